@@ -39,7 +39,7 @@ class LiveDagster:
 
     def __init__(
         self,
-        home: Path,
+        home: Path | None,
         *,
         project: Path = ROOT,
         python: Path = Path(sys.executable),
@@ -47,20 +47,25 @@ class LiveDagster:
         location: str = "penstock",
         command: Sequence[str] = ("dagster", "dev"),
         environment: Mapping[str, str] = os.environ,
+        settings: str = "",
     ) -> None:
-        """`module`: the only code location, with this name; without it, the project says what it is, and `location` is its name. `command`:
+        """`home`: DAGSTER_HOME, with `settings` in its `dagster.yaml`; if None, it is not set, and the project's `dagster.yaml` holds.
+        `module`: the only code location, with this name; without it, the project says what it is, and `location` is its name. `command`:
         the module that is run, and its arguments."""
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
+        named = {}
+        if home is not None:
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "dagster.yaml").write_text(f"telemetry: {{enabled: false}}\nnux: {{enabled: false}}\n{settings}")
+            named = {"DAGSTER_HOME": str(home)}
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        self.log = home / "dagster-dev.log"
+        self.log = (home or project) / "dagster-dev.log"
         self._location = module or location
         arguments = ["-p", str(port), *([] if module is None else ["-m", module])]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [str(python), "-m", *command, *arguments],
                 cwd=project,
-                env={**environment, "DAGSTER_HOME": str(home)},
+                env={**{name: value for name, value in environment.items() if name != "DAGSTER_HOME"}, **named},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,11 +1,13 @@
-"""A project made by `penstock init`, used as its README says: `penstock dev`, sample records, an instance, results, `dagster dev`.
+"""A project made by `penstock init`, used as its README says: `penstock dev`, sample records, an instance, results, `dagster dev`; and this
+repository, as its README says: plain `dagster dev`.
 
-Its own tests run in tests/unit/orchestration/test_init_command.py.
+The new project's own tests run in tests/unit/orchestration/test_init_command.py.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from examples.flight_board.data import create_topics
+from penstock.orchestration.dagster.names import start_job
 from penstock.orchestration.embedded.ports import free_port
 from tests.dagster.live import LiveDagster
-from tests.support import PATIENCE, Kafka, wait_until
+from tests.support import PATIENCE, ROOT, Kafka, wait_until
 from tests.support.brokers import QuickBroker
 from tests.support.installed import users_environment
 
@@ -80,3 +84,35 @@ def test_a_new_project_works_at_once(project: NewProject, tmp_path: Path) -> Non
 def readings_of_all_rooms(kafka: Kafka) -> int:
     latest = {record.key: json.loads(record.value or b"{}") for record in kafka.consume("rooms")}
     return sum(room["readings"] for room in latest.values())
+
+
+def test_plain_dagster_dev_at_the_top_of_the_repository_needs_no_dagster_home(tmp_path: Path) -> None:
+    """It loads everything and starts an instance, and its runs are kept in `.penstock`, though it speaks of a temporary directory."""
+    clone = tmp_path / "clone"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
+    port = free_port()
+    QuickBroker(clone / ".penstock" / "broker", port).start(60 * PATIENCE)
+    environment = users_environment()
+
+    def penstock(*arguments: str) -> None:
+        command = [sys.executable, "-m", "penstock.orchestration", *arguments]
+        subprocess.run(command, cwd=clone, env=environment, capture_output=True, timeout=120, check=True)
+
+    try:
+        create_topics(f"127.0.0.1:{port}")
+        live = LiveDagster(None, project=clone, environment=environment)
+        try:
+            assert {"flight-board/instances", "hourly_delay", "carriers", "kafka/flights"} <= live.assets()
+            live.launch(start_job("flight_board"), instance=("flight-board", "flight-board-1"))
+        finally:
+            live.stop()
+        assert (clone / ".penstock" / "dagster" / "history" / "runs.db").is_file()
+        assert (clone / ".penstock" / "state" / "flight-board-1").is_dir()
+        left = {path.name for path in clone.iterdir()} - {name.partition("/")[0] for name in listed.split("\0")}
+        assert left <= {".penstock", live.log.name}, "Dagster's files are in .penstock, and nothing is left of its temporary directory"
+    finally:
+        penstock("stop", "--kill", "--timeout", "5")
+        penstock("broker", "stop")

@@ -48,6 +48,7 @@ ELSEWHERE = {
     "the table recovers, and its alert is resolved": "tests/dagster/test_demo.py",
     "check it, then replace one instance after the other": "tests/dagster/test_deploy.py",
     "from Kafka alone (docs/board.md)": "tests/dagster/test_board.py",
+    "Plain Dagster works too, at the top of the repository and without `DAGSTER_HOME`": "tests/dagster/test_new_project.py",
     "reads a key from the instance that has it": "tests/broker/test_fleet_queries.py",
     "each `[[tables]]` entry of `streams.toml` is an asset": "tests/dagster/test_tables.py",
     "makes a project that works at once": "tests/dagster/test_new_project.py",
@@ -139,7 +140,10 @@ def test_a_python_that_is_not_here_is_named_and_one_that_fails_fails_all(
 
 def test_the_commands_are_there() -> None:
     programs = {shlex.split(command)[0] for command in COMMANDS}
-    assert programs == {"make", ".venv/bin/penstock", ".venv/bin/python", "penstock", "pip", "pytest", "python"} and len(COMMANDS) > 15
+    assert (
+        programs == {"make", ".venv/bin/dagster", ".venv/bin/penstock", ".venv/bin/python", "penstock", "pip", "pytest", "python"}
+        and len(COMMANDS) > 15
+    )
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("make")])
