@@ -52,7 +52,7 @@ def project(tmp_path: Path) -> Iterator[NewProject]:
     project.penstock("broker", "stop")
 
 
-ASSETS = {"cold-store/instances", "kafka/readings", "kafka/rooms", "sample_records"}
+ASSETS = {"cold-store/instances", "cold-store/status", "kafka/readings", "kafka/rooms", "sample_records"}
 
 
 def test_a_new_project_works_at_once(project: NewProject, tmp_path: Path) -> None:
