@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -39,12 +40,13 @@ SLOW = {ROOT / "tests" / name for name in ("broker", "chaos", "dagster", "differ
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the files of the quick tests in memory if there is room: they open thousands of stores, and each waits for the disk.
 
-    Workers of xdist get their folder from the main process. `PYTEST_DEBUG_TEMPROOT` names another place.
+    Processes that the tests start, and workers of xdist, inherit the choice. `TMPDIR` names another place.
     """
     chosen = [Path(argument.split("::", 1)[0]).resolve() for argument in config.args]
     quick = not any(slow in (path, *path.parents) or path in slow.parents for path in chosen for slow in SLOW)
-    if quick and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if quick and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("TMPDIR", str(MEMORY))
+        tempfile.tempdir = None  # computed again at the next use
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
