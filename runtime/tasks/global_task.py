@@ -323,10 +323,11 @@ class GlobalTask:
             store.commit({})
         state.spec.applier.begin()
         for partition, start in starts.items():
-            state.positions[partition] = start or NextOffset(0)
+            first = (self._reader.log_start(partition) or NextOffset(0)) if start is None else start
+            state.positions[partition] = first
             self._reader.assign(partition, start)
             for listener in self._listeners:
-                listener.on_restore_start(partition, store.name, start or 0, state.facts.ends[partition])
+                listener.on_restore_start(partition, store.name, first, state.facts.ends[partition])
         remaining, name = state.remaining, self._name(state)
         self._metrics.counter("restore-total", TASK, task_id="global", store=store.name)
         restore = TaskRestore(name, remaining, self._clock, self._metrics, self._events)

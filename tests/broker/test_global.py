@@ -344,6 +344,7 @@ def test_out_of_range_while_it_runs(make: Callable[..., Global]) -> None:
     table.holds({"EWR": 3, "JFK": 1})
     assert "no longer there" in table.recovery()
     assert table.states[-3:] == [False, True, False]
+    assert [event.payload["remaining"] for event in table.told if event.kind is EventKind.RESTORE_STARTED] == [2, 2], "of what is left"
 
 
 def lose_the_position(table: Global) -> None:
@@ -633,6 +634,7 @@ def test_offset_of_the_end_is_kept_when_the_tail_holds_no_record(make: Callable[
     table = make()
     table.put(("EWR", 1))
     transaction(broker, table.topic, [("EWR", "aborted")], commit=False)
+    wait_until(lambda: end_of(broker, table.topic) == 3, what="the marker of the abort, which the broker writes later")
     table.start()
     assert table.store.committed_offset(TopicPartition(table.topic, 0)) == 3
 
