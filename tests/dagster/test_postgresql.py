@@ -1,9 +1,13 @@
-"""The control plane on a real PostgreSQL, started for these tests. Skipped if the machine has none."""
+"""The control plane, and Dagster, on a real PostgreSQL, started for these tests. Skipped if the machine has none."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import sqlalchemy
@@ -12,12 +16,19 @@ from alembic.migration import MigrationContext
 from sqlalchemy import select
 
 from penstock.orchestration.database import ControlPlane, ControlPlaneError, migrate
-from penstock.orchestration.database.models import Base, Event, Instance
+from penstock.orchestration.database.models import Alert, Base, Event, Instance, RunBookRun, Task
+from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import Feed
-from penstock.runtime.model.events import EventKind
+from penstock.runtime.coordination.records import Member, PausedAt, TaskReport, encode
+from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.model.events import Event as Published
+from penstock.runtime.model.events import EventKind, events_topic
+from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.sensors.event_cursor import Cursor
+from tests.dagster.live import LiveDagster
 from tests.dagster.postgresql import PostgreSQL, postgresql
 from tests.dagster.telling import Project
+from tests.support import Kafka, unique, wait_until
 from tests.support.old_database import check_old_database_is_migrated
 
 
@@ -97,3 +108,130 @@ def test_a_server_that_is_away_is_named_without_the_password() -> None:
     with pytest.raises(ControlPlaneError, match=r"127\.0\.0\.1:1/penstock") as caught, control_plane.reading():
         pass
     assert "secret" not in str(caught.value)
+
+
+BAD = b'{"truncated'
+RUNNING, ALL = 2, 20
+TOPOLOGIES = """
+from penstock import StreamsBuilder, serdes
+
+def _of(name):
+    def build():
+        builder = StreamsBuilder()
+        records = builder.stream(f"{name}-in", key=serdes.STRING, value=serdes.JSON)
+        records.group_by_key().count("counts").to_stream().to(f"{name}-out", key=serdes.STRING, value=serdes.LONG)
+        return builder.build()
+    return build
+
+"""
+DECLARED = """
+[applications.{name}]
+factory = "topologies_of_twenty:build_{number}"
+instances = 1
+
+[applications.{name}.config]
+"bootstrap.servers" = "{bootstrap_servers}"
+"deserialization.exception.handler" = "penstock.LogAndPauseExceptionHandler"
+
+[applications.{name}.paused]
+run-book = "skip-record"
+start = "{start}"
+"""
+
+
+def pause_without_instance(broker: Kafka, name: str) -> None:
+    """Write to Kafka what an application with a paused task has written."""
+    at_ms, topic = time.time_ns() // 1_000_000, f"{name}-in"
+    broker.create_topic(topic, 2, exact=True)
+    broker.produce(topic, [(b"key", BAD)], partition=0)
+    at = PausedAt(topic=topic, partition=0, offset=0, since_ms=at_ms, error="Input data was truncated", error_type="DecodeError")
+    report = TaskReport(kind=TaskKind.ACTIVE, state=TaskState.PAUSED, offset_sum=0, end_sum=1, lag=1, paused=at)
+    member = Member(
+        instance=f"{name}-1",
+        incarnation=1,
+        transactional_id=name,
+        host="elsewhere",
+        pid=1,
+        state=State.RUNNING,
+        tasks={"0_0": report},
+        heartbeat_ms=at_ms,
+    )
+    payload = {"topic": topic, "partition": 0, "offset": 0, "error_type": at.error_type, "error": at.error, "reason": "deserialization"}
+    event = Published(
+        id=f"{name}/pause",
+        application=name,
+        instance=f"{name}-1",
+        incarnation=1,
+        kind=EventKind.TASK_PAUSED,
+        task="0_0",
+        at_ms=at_ms,
+        payload=payload,
+    )
+    broker.create_topic(coordination_topic(name), exact=True)
+    broker.produce(coordination_topic(name), [(member.key, encode(member))])
+    broker.create_topic(events_topic(name), exact=True)
+    broker.produce(events_topic(name), [(event.key, event.to_json())])
+
+
+def test_dagster_and_the_control_plane_of_twenty_applications_work_on_postgresql(
+    server: PostgreSQL, broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a paused task: two by real instances, which are repaired, and the others by their records on Kafka, whose repairs wait for
+    approval."""
+    pytest.importorskip("dagster_postgres", reason="its package is in the group dev of pyproject.toml")
+    fleet, url, dagster_url = unique("fleet"), server.new_database(), server.new_database()
+    names = [f"{fleet}-{number}" for number in range(ALL)]
+    declared = [
+        DECLARED.format(
+            name=name,
+            number=number,
+            bootstrap_servers=broker.bootstrap_servers,
+            start="automatic" if number < RUNNING else "after-approval",
+        )
+        for number, name in enumerate(names)
+    ]
+    (tmp_path / "streams.toml").write_text("".join(declared))
+    functions = "".join(f"build_{number} = _of({name!r})\n" for number, name in enumerate(names))
+    (tmp_path / "topologies_of_twenty.py").write_text(TOPOLOGIES + functions)
+    for variable, value in {"STREAMS": tmp_path / "streams.toml", "HOME": tmp_path / "home", "DATABASE_URL": url}.items():
+        monkeypatch.setenv(f"PENSTOCK_{variable}", str(value))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    operations = Operations.find()
+    with ExitStack() as stack:
+        stack.callback(operations.control_plane.close)
+        for name in names[RUNNING:]:
+            pause_without_instance(broker, name)
+        dagster_url = dagster_url.replace(
+            "postgresql:", "postgresql+psycopg2:"
+        )  # SQLAlchemy 2.1 would take psycopg 3, which Dagster cannot use
+        settings = f"storage: {{postgres: {{postgres_url: {dagster_url!r}}}}}\n"
+        live = LiveDagster(tmp_path / "dagster", settings=settings)
+        stack.callback(live.stop)
+        for name in names[:RUNNING]:
+            for end in ("in", "out"):
+                broker.create_topic(f"{name}-{end}", exact=True)
+            stack.callback(operations.launcher.stop, f"{name}-1", 5.0, kill=True)
+            operations.start(f"{name}-1", actor="ann")
+            broker.produce(f"{name}-in", [(b"key", BAD), (b"key", b"{}")])
+
+        def repairs() -> Counter[tuple[str, str]]:
+            with operations.control_plane.reading() as session:
+                return Counter((run.application, run.state) for run in session.scalars(select(RunBookRun)))
+
+        wanted = Counter((name, "DONE" if number < RUNNING else "PROPOSED") for number, name in enumerate(names))
+        wait_until(lambda: repairs() == wanted, 120, "a repair or a proposal for each application")
+        live.launch("instance_checks")
+        assert live.assets() >= {f"{name}/instances" for name in names}
+        ticks = live.last_ticks()
+        with operations.control_plane.reading() as session:
+            alerts = {alert.application: alert.state for alert in session.scalars(select(Alert).where(Alert.kind == "TASK_PAUSED"))}
+            assert alerts == {name: "RESOLVED" if number < RUNNING else "OPEN" for number, name in enumerate(names)}
+            assert {task.application for task in session.scalars(select(Task))} == set(names)
+        engine = sqlalchemy.create_engine(dagster_url)
+        stack.callback(engine.dispose)
+        with engine.connect() as connection:
+            done = set(connection.exec_driver_sql("SELECT pipeline_name FROM runs WHERE status = 'SUCCESS'").scalars())
+            checked = set(connection.exec_driver_sql("SELECT DISTINCT asset_key FROM asset_check_executions").scalars())
+        assert done >= {"skip_record", "instance_checks"} and len(checked) == ALL
+        assert set(ticks.values()) <= {"SUCCESS", "SKIPPED"}, ticks
+        assert not list((tmp_path / "dagster").rglob("*.db")) and not list((tmp_path / "home").rglob("*.db")), "nothing is in SQLite"
