@@ -5,15 +5,16 @@ GIL meanwhile. The read of many keys at once does not, and costs a fifth less pe
 
 So when a task begins a batch, it names the keys of the next batch. A thread reads those that are not in memory; `found` contains them when
 their records are processed. A key that is being read or was read ahead is in no other map of the store; it moves from here into memory when
-it is first used. So its committed value cannot change in between. An entry that leaves memory, by an eviction or a rollback, may have been
-written since it was read: then everything here is dropped.
+it is first used. So its committed value cannot change in between. A key that was read twice, or that a store knew to be new, can be in
+memory too, and be written there: when it is evicted, its value here is dropped, and at a rollback all values are. (Dropping all at each
+eviction left up to half of the keys to be read one by one when the read cache was small.)
 
 Nothing depends on it: keys that are not here are read one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from concurrent.futures import Future, wait
 from enum import Enum, auto
 from typing import Final
@@ -69,6 +70,13 @@ class LookAhead:
         size = sum(map(len, filter(None, values)))
         self._most = max(1, min(2 * self._most, MOST_BYTES * len(values) // (size + 1)))
         return True
+
+    def forget_evicted(self, keys: KeysView[bytes]) -> None:
+        """Drop the values of keys that leave memory; all values if one of them is being read."""
+        if self._reading is not None and not keys.isdisjoint(self._keys):
+            self.forget()
+        for key in self.found.keys() & keys:
+            del self.found[key]
 
     def forget(self) -> None:
         """Drop all values, and wait for the read under way, because the store must not be closed during it. A read that failed fails again

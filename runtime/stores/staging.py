@@ -263,7 +263,7 @@ class StagedStore(BackedStore[B], EntryStore):
         if budget.used > half and counted > half // budget.holders:
             if self._older:
                 self._dropped()
-                self._ahead.forget()
+                self._ahead.forget_evicted(self._older.keys())
             self._older = self._entries.copy()  # operators keep references to the map itself
             self._entries.clear()
             self._entries.update(self._uncommitted)

@@ -131,6 +131,11 @@ def test_values_read_ahead_are_not_read_again(tmp_path: Path, monkeypatch: pytes
     assert one_by_one == []
     assert store.entry(keys[64]).value == 64
     assert one_by_one == [keys[64]]
+    for first in range(100, 400, 50):
+        store.look_ahead(keys[first : first + 50])
+        store.commit({CHANGELOG: NextOffset(500 + first)})  # evicts those of the turn before
+        assert [store.entry(key).value for key in keys[first : first + 50]] == list(range(first, first + 50))
+    assert one_by_one == [keys[64]]
     store.close()
 
 
@@ -233,6 +238,20 @@ def test_a_rollback_drops_values_that_were_written_since_they_were_read_ahead(tm
     assert store.entry(keys[99]).value == 99  # waits for the second read
     store.update(keys[0], None, store.entry(keys[0]), 8, 5, None)
     store.rollback()
+    assert store.entry(keys[0]).value == 7
+    store.close()
+
+
+def test_an_eviction_drops_values_that_were_written_since_they_were_read_ahead(tmp_path: Path) -> None:
+    store, keys = filled(tmp_path, 100)
+    store.look_ahead(keys[:64])
+    store.look_ahead(keys[:64])
+    entry = store.entry(keys[0])
+    assert store.entry(keys[99]).value == 99  # waits for the second read, which has the first key again
+    store.update(keys[0], None, entry, 7, 5, None)
+    for offset in range(101, 104):
+        store.commit({CHANGELOG: NextOffset(offset)})
+        store.entry(keys[offset - 20])
     assert store.entry(keys[0]).value == 7
     store.close()
 
