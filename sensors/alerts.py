@@ -1,7 +1,7 @@
 """Sensors on events and alerts: they open alerts, start the run-books that the policy and its budget allow, resolve alerts when the cause
 is gone, and report them in Dagster and by notifications."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 import msgspec
@@ -43,6 +43,7 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
             at = audit.now()
             runs = [*incidents.of_tasks(session, application, events, at), *pauses.unfinished(session, application, at)]
         seen += len(events)
+        _end_killed(context.instance, runs)
         requests.extend(_request(run) for run in runs)
 
     away = for_each_application(operations, act)
@@ -64,6 +65,15 @@ def _request(run: RunBookRun) -> dg.RunRequest:
         occurrence=run.occurrence,
     )
     return _run_request(run, inputs, {"penstock/application": run.application, "penstock/task": run.task})
+
+
+def _end_killed(dagster: dg.DagsterInstance, runs: Sequence[RunBookRun]) -> None:
+    """End the former runs in Dagster of run-books that are started again: they were killed, and would look as if they went on for ever."""
+    for run in runs:
+        former = None if run.dagster_run_id is None else dagster.get_run_by_id(run.dagster_run_id)
+        if former is not None and not former.is_finished:
+            message = f"its process was killed: run-book {run.id} is taken up again, attempt {run.attempts}"
+            dagster.report_run_failed(former, message)
 
 
 def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicInputs, tags: Mapping[str, str]) -> dg.RunRequest:
@@ -96,6 +106,7 @@ def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockRes
             runs = incidents.of_globals(session, application, events, at)
             runs += pauses.unfinished(session, application, at, RunBook.RESTORE_GLOBAL_TOPIC)
         seen += len(events)
+        _end_killed(context.instance, runs)
         requests.extend(_request_restore(run) for run in runs)
 
     away = for_each_application(operations, act)

@@ -76,8 +76,8 @@ def resolve_running(session: Session, application: Application, at: datetime, ki
 
 
 def unfinished(session: Session, application: Application, at: datetime, book: RunBook = RunBook.SKIP_RECORD) -> list[RunBookRun]:
-    """Return the policy's runs of a run-book to start again: killed or failed before their end, and, for a pause, still needed; at most
-    `MOST_ATTEMPTS` times in all. Each is returned once per attempt."""
+    """Return the policy's runs of a run-book to start again: killed before their end, or failed and, for a pause, still needed; at most
+    `MOST_ATTEMPTS` times in all. Each is returned once per attempt. A run that was killed after its effects finds them, and ends DONE."""
     states = [RunBookState.REQUESTED.value, RunBookState.RUNNING.value, RunBookState.FAILED.value]
     query = select(RunBookRun).where(
         RunBookRun.application == application.id,
@@ -91,7 +91,8 @@ def unfinished(session: Session, application: Application, at: datetime, book: R
     for run in session.scalars(query.order_by(RunBookRun.id).with_for_update()):
         times = [run.requested_at, run.started_at, run.ended_at, *(step.ended_at or step.started_at for step in run.steps)]
         paused = alerts.unresolved(session, application=application.id, kinds=[TASK_PAUSED], subject=run.subject)
-        if (paused or book is not RunBook.SKIP_RECORD) and at - max(time for time in times if time is not None) >= PATIENCE:
+        needed = paused or run.state == RunBookState.RUNNING.value or book is not RunBook.SKIP_RECORD
+        if needed and at - max(time for time in times if time is not None) >= PATIENCE:
             run.attempts, run.requested_at = run.attempts + 1, at
             again.append(run)
     return again

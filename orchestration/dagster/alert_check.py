@@ -112,9 +112,9 @@ def links(alert: Alert) -> dict[str, str]:
     found: dict[str, str] = {}
     if alert.state != AlertState.RESOLVED.value:
         if (run := alert_text.waits_for_approval(alert)) is not None:
-            decision = {"run_book_run": run, "reject": False, "reason": ""}
-            found["approve"] = _launchpad(alert, "approve_run_book", "decide", decision)
-            found["reject"] = _launchpad(alert, "approve_run_book", "decide", {**decision, "reject": True})
+            for decision in ("approve", "reject"):
+                asked = {"run_book_run": run, "decision": decision, "reason": ""}
+                found[decision] = _launchpad(alert, "approve_run_book", "decide", asked)
         if (repair := _repair(alert)) is not None:
             declared, values = repair
             if run is None:

@@ -1,13 +1,15 @@
 """Jobs: run-books, scaling, deployment, draining, seeds, stops, and snapshots with a schedule for each application that declares an
 interval. `orchestration.run_books`, `operations` and `snapshots` do the work.
 
-Every job runs in the process of its run: it takes about a second, and a process per step would take five. To repeat a run that was killed,
-launch it again with the same configuration (*Re-execute all* in the UI); completed steps are recognised and not repeated.
+Every job runs in the process of its run: it takes about a second, and a process per step would take five. The steps of a run-book are ops
+that share one execution. To repeat a run that was killed, launch it again (*Re-execute all* or *from failure* in the UI, which are the same
+here: a new process executes the steps from the first, and effects that are there already are recognised).
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
@@ -19,13 +21,14 @@ from penstock.orchestration.dagster import alert_check
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.resources import PenstockResource
-from penstock.orchestration.database.models import RunBookState
+from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.run_books import RunBook, RunBookInputs, approve, approved_run_book, reject
+from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
+from penstock.orchestration.run_books.base import text_of
 from penstock.orchestration.run_books.inputs import DECLARED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
@@ -79,11 +82,18 @@ class SeedConfig(dg.Config):
     reset_offsets: bool = Field(default=False, description="Changelogs were lost: put their tasks back to it, state and input offsets")
 
 
+class Decision(Enum):
+    """Decision on a proposed run."""
+
+    approve = "approve"
+    reject = "reject"
+
+
 class ApprovalConfig(dg.Config):
     """Configuration of a decision on a proposed run."""
 
     run_book_run: int = Field(description="The number of the run, as the alert and `penstock run-books` show it")
-    reject: bool = Field(default=False, description="Not to be run")
+    decision: Decision = Field(description="approve: run it now. reject: it is not run, and the alert stays open")
     reason: str = Field(default="", description="Why, for the audit trail")
 
 
@@ -124,20 +134,32 @@ def _tag(context: dg.OpExecutionContext, operations: Operations, book: RunBook) 
     context.instance.add_run_tags(context.run_id, {name: value[:_TAG_LENGTH] for name, value in tags.items() if value is not None})
 
 
-def _carry_out(context: dg.OpExecutionContext, operations: Operations, book: RunBook, *, dry_run: bool) -> None:
-    """Run a run-book, or log what it would do. Fail with the reason if it is refused. Evaluate the check on alerts afterwards."""
-    _tag(context, operations, book)
-    if dry_run:
-        result = book.dry_run()
-        for line in result.lines:
-            context.log.info(f"would {line}" if result.refused is None else line)
-        if result.refused is not None:
-            raise _failure(f"would be refused: {result.refused}")
-        return
-    run = book.run()
+def _report(context: dg.OpExecutionContext, operations: Operations, run: RunBookRun) -> None:
+    """Evaluate the check on alerts after a run-book. Fail with the reason if it was refused."""
     context.log_event(alert_check.evaluation(operations, run.application))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
     if run.state == RunBookState.REFUSED.value:
         raise _failure(f"refused: {run.reason} (run {run.id}: penstock run-books)")
+
+
+def _show_plan(context: dg.OpExecutionContext, execution: Execution, step: Step) -> None:
+    """Show what a step would do. Fail with the reason if the run-book would be refused."""
+    plan = execution.plan()
+    if plan.refused is not None:
+        raise _failure(f"would be refused: {plan.refused}")
+    line = next((line for line in plan.lines if line.startswith(f"{step.name}: ")), f"{step.name}: not needed")
+    context.log.info(f"would {line}")
+    context.add_output_metadata({"would": line.removeprefix(f"{step.name}: ")})
+
+
+def _execute(context: dg.OpExecutionContext, operations: Operations, execution: Execution, step: Step) -> None:
+    """Execute a step, and show its findings with the op. Fail with the reason if the run-book is refused."""
+    over = execution.result is not None
+    findings = execution.execute_until(step.name)
+    if findings is None:
+        findings = {"finding": "not needed" if execution.result is None else f"the run is over: {execution.result.reason}"}
+    context.add_output_metadata({name: text_of(value) for name, value in findings.items() if value not in (None, [], {}, "")})
+    if execution.result is not None and not over:
+        _report(context, operations, execution.result)
 
 
 @dg.op
@@ -196,38 +218,78 @@ def decide(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: Pen
     """Approve a run-book that a policy proposed, and run it; or reject it."""
     operations, actor = penstock.operations, _actor(context)
     with _explained():
-        if config.reject:
+        if config.decision is Decision.reject:
             run = reject(operations.control_plane, config.run_book_run, actor, config.reason)
             context.log.info(f"run {run.id}: {run.reason}")
             return
         run = approve(operations.control_plane, config.run_book_run, actor)
         book = approved_run_book(operations, run, actor, context.log.info, context.run.run_id)
-        _carry_out(context, operations, book, dry_run=False)
+        _tag(context, operations, book)
+        _report(context, operations, book.run())
 
 
-def _job(name: str, op: dg.OpDefinition) -> dg.JobDefinition:
-    return dg.GraphDefinition(name, node_defs=[op], description=op.description).to_job(executor_def=dg.in_process_executor)
+def _job(name: str, node: dg.OpDefinition | dg.GraphDefinition) -> dg.JobDefinition:
+    return dg.GraphDefinition(name, node_defs=[node], description=node.description).to_job(executor_def=dg.in_process_executor)
 
 
-def _run_book_job(declared: type[RunBookInputs]) -> dg.JobDefinition:
-    """Return the job of a run-book, made from its declaration."""
+def run_book_job(declared: type[RunBookInputs]) -> dg.JobDefinition:
+    """Return the job of a run-book, made from its declaration: an op for each step, configured together by one form."""
     fields = {name: (field.annotation, field) for name, field in declared.model_fields.items()}
     form = create_model(f"{declared.__name__}Config", __base__=dg.Config, __doc__=declared.__doc__, **fields)  # type: ignore[call-overload]
+    schema, steps = form.to_fields_dict(), declared.BOOK.STEPS
 
-    @dg.op(name=declared.OP, description=f"Run-book: {inspect.getdoc(declared)}", config_schema=form.to_config_schema())
+    def configure(inputs: Mapping[str, object]) -> Mapping[str, object]:
+        return {step.name: {"config": inputs} for step in steps}
+
+    ops = [_step_op(declared, step, schema, first=step is steps[0]) for step in steps]
+    nodes = [dg.NodeInvocation(op.name, alias=step.name) for op, step in zip(ops, steps, strict=True)]
+    graph = dg.GraphDefinition(
+        declared.OP,
+        description=inspect.getdoc(declared),
+        node_defs=ops,
+        dependencies={
+            node: {} if before is None else {"after": dg.DependencyDefinition(before.name)}
+            for node, before in zip(nodes, [None, *steps[:-1]], strict=True)
+        },
+        config=dg.ConfigMapping(configure, config_schema=schema),
+    )
+    return _job(declared.JOB, graph)
+
+
+def _step_op(declared: type[RunBookInputs], step: Step, schema: Mapping[str, dg.Field], *, first: bool) -> dg.OpDefinition:
+    """Return the op of a run-book's step."""
+
+    @dg.op(
+        name=f"{declared.OP}_{step.name}",
+        description=f"{step.what[0].upper()}{step.what[1:]}.",
+        ins={} if first else {"after": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        config_schema=schema,
+    )
     def take(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-        with _explained():
+        operations, inputs = penstock.operations, dict(context.op_config)
+
+        def begin() -> Execution:
             try:
-                inputs = declared(**context.op_config)
-                book = inputs.run_book(penstock.operations, inputs.request(_actor(context), context.run.run_id), context.log.info)
+                asked = declared(**inputs)
+                book = asked.run_book(operations, asked.request(_actor(context), context.run.run_id), context.log.info)
             except ValueError as error:
                 raise _failure(str(error)) from error
-            _carry_out(context, penstock.operations, book, dry_run=inputs.dry_run)
+            _tag(context, operations, book)
+            return Execution(book)
 
-    return _job(declared.JOB, take)
+        with _explained():
+            execution = penstock.execution(begin)
+            execution.book.progress = context.log.info  # of the op whose step it is
+            if inputs["dry_run"]:
+                _show_plan(context, execution, step)
+            else:
+                _execute(context, operations, execution, step)
+
+    return take
 
 
-RUN_BOOK_JOBS = {declared: _run_book_job(declared) for declared in DECLARED}
+RUN_BOOK_JOBS = {declared: run_book_job(declared) for declared in DECLARED}
 JOBS = (
     _job("scale_application", scale),
     _job("deploy_application", deploy),

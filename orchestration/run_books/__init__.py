@@ -1,7 +1,7 @@
 """Run-books: an operator's procedures in steps, each recorded before it runs. `base` contains their common code, `inputs` declares them."""
 
 from penstock.orchestration.run_books.approval import approve, approved_run_book, reject
-from penstock.orchestration.run_books.base import DryRun, Progress, Request, RunBook, RunBookError, Step
+from penstock.orchestration.run_books.base import DryRun, Execution, Progress, Request, RunBook, RunBookError, Step
 from penstock.orchestration.run_books.inputs import DECLARED, RunBookInputs
 from penstock.orchestration.run_books.rebuild_global_store import RebuildGlobalStore
 from penstock.orchestration.run_books.replay_dead_letters import ReplayDeadLetters
@@ -16,6 +16,7 @@ ALL: tuple[type[RunBook], ...] = tuple(declared.BOOK for declared in DECLARED)
 __all__ = [
     "ALL",
     "DryRun",
+    "Execution",
     "PausedRecord",
     "Progress",
     "RebuildGlobalStore",

@@ -6,12 +6,14 @@ first step, and two concurrent runs have the effect of one. A test kills every r
 steps.
 
 A dry run executes the first step, which changes nothing, and describes the others.
+
+`RunBook.run` executes all steps. `Execution` executes them one by one, for a caller that shows each by itself: an op of Dagster's job.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -130,14 +132,28 @@ class RunBook(ABC):
     def run(self) -> RunBookRun:
         """Execute all steps; the state is then DONE or REFUSED. Raises RunBookError, BrokerUnavailableError, DeadLetterError, … after
         recording FAILED and the reason."""
+        steps = self.steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                run: RunBookRun = end.value
+                return run
+
+    def steps(self) -> Generator[tuple[Step, Findings | None], None, RunBookRun]:
+        """Execute the steps one by one: yield each with its findings once they are recorded, or with None if it is needless. Return and
+        raise like `run`. A generator that is closed before the last step records FAILED: the run was interrupted."""
         over = self._begin()
         if over is not None:
             return over
         try:
             with self._connected():
-                self._take_all()
+                yield from self._take_all()
         except RefusedError as error:
             return self._end(RunBookState.REFUSED, str(error))
+        except GeneratorExit:
+            self._end(RunBookState.FAILED, "interrupted between two steps")
+            raise
         except Exception as error:
             self._end(RunBookState.FAILED, f"{type(error).__name__}: {error}")
             raise
@@ -155,14 +171,18 @@ class RunBook(ABC):
             needed = [step for step in others if not self.needless(step)]
         return DryRun((f"{first.name}: {_shown(findings) or 'nothing is in the way'}", *(f"{step.name}: {step.what}" for step in needed)))
 
-    def _take_all(self) -> None:
+    def _take_all(self) -> Iterator[tuple[Step, Findings | None]]:
         first, *others = self.STEPS
         with self.step(first) as findings:
             self.inspect(findings)
+        yield first, findings
         for step in others:
-            if not self.needless(step):
-                with self.step(step) as findings:
-                    self.take(step, findings)
+            if self.needless(step):
+                yield step, None
+                continue
+            with self.step(step) as findings:
+                self.take(step, findings)
+            yield step, findings
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -263,14 +283,58 @@ class RunBook(ABC):
         )
 
 
+class Execution:
+    """A run-book whose steps are executed one by one, each when it is asked for. After the last step, or a refusal, `result` is the row."""
+
+    def __init__(self, book: RunBook) -> None:
+        self.book = book
+        self.result: RunBookRun | None = None
+        self._steps = book.steps()
+        self._plan: DryRun | None = None
+
+    def plan(self) -> DryRun:
+        """Return the result of a dry run, which is made once."""
+        self._plan = self._plan or self.book.dry_run()
+        return self._plan
+
+    def execute_until(self, name: str) -> Findings | None:
+        """Execute the steps up to this one, those before it first if this process has not executed them: they are idempotent. Return its
+        findings, or None if it is needless, or the run is over. Raises like `RunBook.run`."""
+        while self.result is None:
+            try:
+                step, findings = next(self._steps)
+            except StopIteration as end:
+                self.result = end.value
+                break
+            if step.name == name:
+                if step is self.book.STEPS[-1]:
+                    self.result = self._end()
+                return findings
+        return None
+
+    def _end(self) -> RunBookRun:
+        """Leave the last step, and return the row."""
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            run: RunBookRun = end.value
+            return run
+        raise AssertionError("a step follows the last one")
+
+    def close(self) -> None:
+        """Close the connections. A run that is not over is recorded as FAILED."""
+        self._steps.close()
+
+
 def _shown(findings: Findings) -> str:
-    return ", ".join(f"{key} {_text(value)}" for key, value in findings.items() if value not in (None, [], {}, ""))
+    return ", ".join(f"{key} {text_of(value)}" for key, value in findings.items() if value not in (None, [], {}, ""))
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a finding as text."""
     match value:
         case list():
-            return " ".join(map(_text, value))
+            return " ".join(map(text_of, value))
         case dict():
-            return " ".join(f"{key}={_text(each)}" for key, each in value.items())
+            return " ".join(f"{key}={text_of(each)}" for key, each in value.items())
     return str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from penstock.orchestration.embedded.ports import free_port
 from tests.support import ROOT, wait_until
@@ -60,12 +63,18 @@ class LiveDagster:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = (home or project) / "dagster-dev.log"
         self._location = module or location
-        arguments = ["-p", str(port), *([] if module is None else ["-m", module])]
-        with self.log.open("wb") as log:
+        self._command = [str(python), "-m", *command, "-p", str(port), *([] if module is None else ["-m", module])]
+        self._project = project
+        self._environment = {**{name: value for name, value in environment.items() if name != "DAGSTER_HOME"}, **named}
+        self.start()
+
+    def start(self) -> None:
+        """Start it; again with the same home and port, if it was killed or stopped. Wait until it answers."""
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(python), "-m", *command, *arguments],
-                cwd=project,
-                env={**{name: value for name, value in environment.items() if name != "DAGSTER_HOME"}, **named},
+                self._command,
+                cwd=self._project,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -86,6 +95,15 @@ class LiveDagster:
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait(10)
+
+    def kill(self) -> None:
+        """End daemon, webserver, code server and runs at once, by SIGKILL, as a machine that loses power. Instances live on."""
+        dagster = psutil.Process(self._process.pid)
+        for process in (dagster, *dagster.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not any(part.startswith("penstock.runtime") for part in process.cmdline()):
+                    process.kill()
+        self._process.wait(10)
 
     def ask(self, query: str, **variables: object) -> dict[str, Any]:  # JSON, of the shape that the query names
         data = json.dumps({"query": query, "variables": variables}).encode()

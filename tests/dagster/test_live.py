@@ -13,8 +13,11 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from sqlalchemy import select
 
+from penstock.orchestration.alerts import pauses
+from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Alert, AlertState, RunBookRun, RunBookState
 from penstock.orchestration.dead_letters.topic import dead_letter_topic
+from penstock.orchestration.run_books import SkipRecord
 from tests.dagster.live import LiveDagster
 from tests.dagster.telling import Project
 from tests.support import ROOT, wait_until
@@ -66,10 +69,11 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     assert second.pid != first.pid
 
     broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
-    wait_until(lambda: run_books(project) == [RunBookState.DONE.value], 120, "the run-book of the policy")
+    _kill_within_the_run_book(project, dagster)
+    wait_until(lambda: run_books(project) == [RunBookState.DONE.value], 120, "the run-book of the policy, taken up again")
     assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
     assert [record.value for record in broker.consume(dead_letter_topic(application.id))] == [b'{"truncated']
-    wait_until(lambda: dagster.runs("skip_record") == ["SUCCESS"], 30, "the end of the run-book's run")
+    wait_until(lambda: dagster.runs("skip_record") == ["SUCCESS", "FAILURE"], 30, "the end of both runs, also of the one that was killed")
     wait_until(lambda: _now(dagster, application.id) is not None, 120, "a report of the checks' schedule")
     assert dagster.runs("instance_checks") == [], "it needs no run"
 
@@ -79,7 +83,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     wait_until(lambda: place in str(_now(dagster, application.id)), 120, "a report that begins with the paused task")
     _repair(dagster.url, application.id, name, place)
     assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
-    assert {record.value for record in broker.consume(dead_letter_topic(application.id))} == {b'{"truncated', b"nonsense \xff"}
+    assert [record.value for record in broker.consume(dead_letter_topic(application.id))] == [b'{"truncated', b"nonsense \xff"], "each once"
 
     project.operations.stop(name, actor="ann")
     stopped = f"{name}: stopped"
@@ -94,6 +98,21 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
 def _now(dagster: LiveDagster, application_id: str) -> str | None:
     """Return the sentence with which the application's overview begins."""
     return next(iter(dagster.observations(application_id, "status")), None)
+
+
+def _kill_within_the_run_book(project: Project, dagster: LiveDagster) -> None:
+    """Kill all of Dagster as soon as the policy's run-book has started, and start it again; let the time pass after which a run counts as
+    killed."""
+    wait_until(lambda: run_books(project) == [RunBookState.RUNNING.value], 120, "the start of the run-book")
+    dagster.kill()
+    with project.control_plane.writing() as session:
+        (run,) = session.scalars(select(RunBookRun))
+        assert run.state == RunBookState.RUNNING.value, "killed in the middle"
+        earlier = 2 * pauses.PATIENCE
+        run.requested_at, run.started_at = run.requested_at - earlier, now() - earlier
+        for step in run.steps:
+            step.started_at, step.ended_at = step.started_at - earlier, step.ended_at and step.ended_at - earlier
+    dagster.start()
 
 
 def _repair(url: str, application_id: str, name: str, place: str) -> None:
@@ -136,6 +155,8 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
         launchpad.screenshot(path=ARTEFACTS / "dagster-launchpad.png", full_page=True)
         launchpad.get_by_role("button", name="Launch run").first.click(timeout=60_000)
         expect(launchpad.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
+        for step in SkipRecord.STEPS:
+            expect(launchpad.get_by_text(f"skip.{step.name}").first).to_be_visible(timeout=60_000)
         launchpad.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
         _see(page, f"{url}/runs", f"skip {place}", f"penstock/record: {place}")
         page.screenshot(path=ARTEFACTS / "dagster-runs.png", full_page=True)

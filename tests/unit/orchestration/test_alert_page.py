@@ -71,7 +71,7 @@ def test_each_decision_has_a_link(detail: dict[str, object], names: list[str]) -
     links = alert_check.links(alert(**detail))
     assert list(links) == names
     if "reject" in links:
-        assert yaml.safe_load(form(links["reject"]))["ops"]["decide"]["config"] == {"run_book_run": 3, "reject": True, "reason": ""}
+        assert yaml.safe_load(form(links["reject"]))["ops"]["decide"]["config"] == {"run_book_run": 3, "decision": "reject", "reason": ""}
 
 
 def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_change_it() -> None:
@@ -111,7 +111,7 @@ def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> Non
             "no application 'b'",
         ),
         (RUN_BOOK_JOBS[SkipRecordInputs], {"application": "a", "task": "x", "topic": "in", "partition": 0, "offset": 5}, "subtopology"),
-        (DECISION, {"run_book_run": 7}, "there is no run 7; `penstock run-books` lists them"),
+        (DECISION, {"run_book_run": 7, "decision": "approve"}, "there is no run 7; `penstock run-books` lists them"),
     ],
 )
 def test_a_refusal_is_a_sentence_without_a_stack_trace(

@@ -211,6 +211,20 @@ def test_a_run_that_was_killed_is_started_again_while_the_task_is_paused_three_t
     assert story.alerts()[0].kind == "TASK_PAUSED"
 
 
+@pytest.mark.parametrize(("state", "again"), [(RunBookState.RUNNING, 1), (RunBookState.FAILED, 0)])
+def test_a_run_that_was_killed_after_its_effects_is_ended_though_its_alert_is_resolved(
+    story: Story, state: RunBookState, again: int
+) -> None:
+    """It would be RUNNING for ever otherwise. One that failed has ended, and its alert with it."""
+    story.pause(1)
+    (run,) = story.react()
+    story.end(run, state)
+    story.ms += 600_000
+    with story.control_plane.writing() as session:
+        alerts.resolve(session, 1, actor="sensor", at=story.now, resolution="the task runs")
+        assert len(pauses.unfinished(session, story.application, story.now)) == again
+
+
 def test_the_same_pause_of_another_owner_starts_no_second_run(story: Story) -> None:
     story.pause(1)
     (run,) = story.react()

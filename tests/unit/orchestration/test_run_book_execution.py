@@ -1,0 +1,144 @@
+"""Steps of a run-book executed one by one, as Dagster's ops do: each once, in order, recorded, and continued by another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import dagster as dg
+import pytest
+from sqlalchemy import select
+
+from penstock.orchestration.dagster.jobs import run_book_job
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import RunBookRun, RunBookState
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books import Execution, Progress, Request, RunBook, RunBookInputs, Step
+from penstock.orchestration.run_books.base import Findings, Subject
+
+(A,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = 1\n', Path("streams.toml")).applications
+
+
+class Repair(RunBook):
+    """A run-book without a broker."""
+
+    NAME = "repair"
+    STEPS: ClassVar[tuple[Step, ...]] = tuple(Step(name, "x") for name in ("check", "keep", "wait", "close"))
+    refused = False
+
+    def subject(self) -> Subject:
+        return Subject("in-0@5")
+
+    def needless(self, step: Step) -> bool:
+        return step.name == "wait"
+
+    def inspect(self, findings: Findings) -> None:
+        findings["found"] = "it"
+        if self.refused:
+            raise RefusedError("not now")
+
+    def take(self, step: Step, findings: Findings) -> None:
+        findings["did"] = step.name
+
+    def outcome(self) -> str:
+        return "repaired"
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        yield
+
+
+def rows(control_plane: ControlPlane) -> list[tuple[str, str | None, list[str]]]:
+    with control_plane.reading() as session:
+        runs = session.scalars(select(RunBookRun).order_by(RunBookRun.id))
+        return [(run.state, run.reason, [f"{step.name} {step.state}" for step in run.steps]) for run in runs]
+
+
+def result(execution: Execution) -> str | None:
+    return None if execution.result is None else execution.result.state
+
+
+def test_each_step_is_executed_when_its_op_asks_for_it(control_plane: ControlPlane) -> None:
+    execution = Execution(Repair(A, control_plane, Request("ann")))
+    assert execution.execute_until("check") == {"found": "it"}
+    assert rows(control_plane) == [("RUNNING", None, ["check DONE"])]
+    assert [execution.execute_until(name) for name in ("keep", "wait")] == [{"did": "keep"}, None]
+    assert result(execution) is None
+    assert execution.execute_until("close") == {"did": "close"}
+    assert result(execution) == RunBookState.DONE.value
+    execution.close()
+    assert rows(control_plane) == [("DONE", "repaired", ["check DONE", "keep DONE", "close DONE"])]
+
+
+def test_one_that_was_interrupted_between_two_steps_is_continued_from_a_later_op(control_plane: ControlPlane) -> None:
+    """Dagster executes only the ops that have not succeeded, in another process, which has to know what the earlier ones found."""
+    first = Execution(Repair(A, control_plane, Request("ann")))
+    first.execute_until("keep")
+    first.close()
+    assert rows(control_plane) == [("FAILED", "interrupted between two steps", ["check DONE", "keep DONE"])]
+    second = Execution(Repair(A, control_plane, Request("ann", run_id=first.book.run_id)))
+    assert second.execute_until("close") == {"did": "close"}
+    assert rows(control_plane)[0][:2] == ("DONE", "repaired")
+    third = Execution(Repair(A, control_plane, Request("ann", run_id=first.book.run_id)))
+    assert third.execute_until("check") is None and result(third) == RunBookState.DONE.value
+    assert len(rows(control_plane)[0][2]) == 5, "a run that is over is not executed again"
+
+
+@pytest.mark.parametrize("later", ["check", "close"])
+def test_a_refusal_ends_it_at_whatever_op_begins(control_plane: ControlPlane, later: str) -> None:
+    book = Repair(A, control_plane, Request("ann"))
+    book.refused = True
+    execution = Execution(book)
+    assert execution.execute_until(later) is None
+    assert result(execution) == RunBookState.REFUSED.value
+    assert rows(control_plane) == [("REFUSED", "not now", ["check REFUSED"])]
+
+
+class RepairInputs(RunBookInputs):
+    """Repair it."""
+
+    BOOK, JOB, OP = Repair, "repair_it", "repair"
+
+    def run_book(self, operations: Operations, request: Request, progress: Progress) -> RunBook:
+        return Repair(operations.applications.named("a"), operations.control_plane, request, progress)
+
+
+@pytest.mark.parametrize(("dry_run", "refused"), [(False, False), (True, False), (False, True), (True, True)])
+def test_each_step_is_an_op_with_its_findings_as_metadata(
+    dry_run: bool, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+    monkeypatch.setattr(Repair, "refused", refused)
+    with dg.DagsterInstance.ephemeral() as dagster:
+        done = run_book_job(RepairInputs).execute_in_process(
+            {"ops": {"repair": {"config": {"dry_run": dry_run}}}},
+            instance=dagster,
+            resources={"penstock": PenstockResource()},
+            raise_on_error=False,
+        )
+        (run,) = dagster.get_runs()
+    outputs = [event for event in done.all_node_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    shown = {str(event.step_key): {name: value.value for name, value in event.step_output_data.metadata.items()} for event in outputs}
+    if refused:
+        assert (done.success, shown) == (False, {})
+    elif dry_run:
+        assert shown == {f"repair.{name}": {"would": text} for name, text in PLAN.items()}
+    else:
+        assert shown == {
+            "repair.check": {"found": "it"},
+            "repair.keep": {"did": "keep"},
+            "repair.wait": {"finding": "not needed"},
+            "repair.close": {"did": "close"},
+        }
+    assert {"penstock/run-book": "repair in-0@5", "penstock/application": "a"}.items() <= run.tags.items()
+
+
+PLAN = {"check": "found it", "keep": "x", "wait": "not needed", "close": "x"}
