@@ -21,7 +21,7 @@ docs: $(ENV) ## the documentation as a site, build/site/index.html; a dead link 
 
 test: check docs pythons slow ## all tests: `check`, the links of the docs, on the other Pythons too, then those on a real broker, Dagster, Spark, a browser, with kill -9
 
-check: $(ENV) ## style, types, import direction and the quick tests; under 5 minutes
+check: $(ENV) ## style, types, import direction and the quick tests; about 2 minutes on two cores
 	$(MAKE) -j2 --no-print-directory lint types quick
 
 lint: $(ENV)

@@ -323,6 +323,10 @@ def test_an_output_topic_that_is_deleted_while_it_runs_ends_the_client_and_is_na
         streams.start()
         broker.produce(source, [("a", "1")])
         wait_until(lambda: broker.consume(output), what="the first output")
+        wait_until(
+            lambda: broker.committed_offsets(application_id, source).get(0) == 1,
+            what="its commit, or it is the record whose replay is refused",
+        )
         broker.delete_topic(output)
         broker.produce(source, [("b", "2")])
         wait_until(lambda: streams.state is State.ERROR, 60, "the end")

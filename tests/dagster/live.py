@@ -31,7 +31,7 @@ _PARTITIONS = "query ($path: [String!]!) { assetNodeOrError(assetKey: {path: $pa
 _SENSORS = """
 query ($location: String!) {
   sensorsOrError(repositorySelector: {repositoryName: "__repository__", repositoryLocationName: $location}) {
-    ... on Sensors { results { name sensorState { status ticks(limit: 1) { status } } } } ... on PythonError { message } } }"""
+    ... on Sensors { results { name sensorState { status ticks(limit: 2) { status } } } } ... on PythonError { message } } }"""
 _OBSERVATIONS = """
 query ($path: [String!]!) { assetOrError(assetKey: {path: $path}) { ... on Asset { assetObservations(limit: 50) { description } } } }"""
 _ASSETS = "{ assetNodes { assetKey { path } } }"
@@ -144,9 +144,10 @@ class LiveDagster:
         return {sensor["name"]: sensor["sensorState"]["status"] for sensor in self._sensors()}
 
     def last_ticks(self) -> dict[str, str]:
-        """Return the result of the daemon's last evaluation of each sensor, without sensors that were never evaluated."""
-        ticks = {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in self._sensors()}
-        return {name: last[0]["status"] for name, last in ticks.items() if last}
+        """Return the result of the daemon's last finished evaluation of each sensor, without sensors that have none."""
+        ticks = {sensor["name"]: [tick["status"] for tick in sensor["sensorState"]["ticks"]] for sensor in self._sensors()}
+        finished = {name: [status for status in last if status != "STARTED"] for name, last in ticks.items()}
+        return {name: last[0] for name, last in finished.items() if last}
 
     def assets(self) -> set[str]:
         """Return the keys of all assets."""

@@ -201,9 +201,8 @@ def test_dagster_and_the_control_plane_of_twenty_applications_work_on_postgresql
         stack.callback(operations.control_plane.close)
         for name in names[RUNNING:]:
             pause_without_instance(broker, name)
-        dagster_url = dagster_url.replace(
-            "postgresql:", "postgresql+psycopg2:"
-        )  # SQLAlchemy 2.1 would take psycopg 3, which Dagster cannot use
+        # SQLAlchemy 2.1 would take psycopg 3, which Dagster cannot use
+        dagster_url = dagster_url.replace("postgresql:", "postgresql+psycopg2:")
         settings = f"storage: {{postgres: {{postgres_url: {dagster_url!r}}}}}\n"
         live = LiveDagster(tmp_path / "dagster", settings=settings)
         stack.callback(live.stop)
