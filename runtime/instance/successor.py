@@ -4,7 +4,7 @@ The process has imported the engine, and reads lines from standard input:
 
 - the content of FILE as one line of JSON: it imports the factory and checks whether the instance would start with these settings
   (`runtime/instance/precheck.py`), and answers with one line, `Findings` as JSON. It opens no state and joins no group;
-- `RUN`: it becomes the instance, with the code that it has checked.
+- `RUN`: it becomes the instance, with the code that it has checked, and the topology that the factory returned for the check.
 
 It ends when standard input ends. Meanwhile the user's code sees an empty standard input, and what it prints goes to standard error.
 """
@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.runtime.instance.precheck import Findings, check_settings
 from penstock.runtime.instance.settings import InstanceSettings
+from penstock.runtime.topology.factory import prepare_topology
 
 SUCCESSOR = "--successor"
 RUN = b"run\n"
@@ -32,7 +33,7 @@ def await_turn() -> bool:
         for line in commands:
             if line == RUN:
                 return True
-            found = check_settings(Findings(problems=[]), [msgspec.json.decode(line, type=InstanceSettings)])
+            found = check_settings(Findings(problems=[]), [msgspec.json.decode(line, type=InstanceSettings)], prepare_topology)
             answers.write(msgspec.json.encode(found) + b"\n")
             answers.flush()
     return False
