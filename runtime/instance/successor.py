@@ -23,8 +23,10 @@ SUCCESSOR = "--successor"
 RUN = b"run\n"
 
 
-def await_turn() -> bool:
-    """Answer checks until the process is told to run. Return False if standard input has ended instead."""
+def await_turn() -> str | None:
+    """Answer checks until the process is told to run. Return the fingerprint of the code that was checked, empty if none was; None if
+    standard input has ended instead."""
+    build = ""
     with os.fdopen(os.dup(0), "rb") as commands, os.fdopen(os.dup(1), "wb") as answers:
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
@@ -32,8 +34,10 @@ def await_turn() -> bool:
         os.dup2(2, 1)
         for line in commands:
             if line == RUN:
-                return True
-            found = check_settings(Findings(problems=[]), [msgspec.json.decode(line, type=InstanceSettings)], prepare_topology)
+                return build
+            settings = msgspec.json.decode(line, type=InstanceSettings)
+            found = check_settings(Findings(problems=[]), [settings], prepare_topology)
+            build = found.builds.get(settings.instance, "")
             answers.write(msgspec.json.encode(found) + b"\n")
             answers.flush()
-    return False
+    return None
