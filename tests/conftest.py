@@ -66,7 +66,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
-    """Spreads the slow tests over two processes; the quick ones are spread by xdist itself."""
+    """Spreads the slow tests over three processes; the quick ones are spread by xdist itself."""
     return Lanes(config, log) if config.getoption("dist") == "loadscope" else None
 
 

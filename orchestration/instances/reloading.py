@@ -47,16 +47,22 @@ class Reloader:
         self._launcher = Launcher(paths)
         self._say = say
         self._successors: dict[str, Successor] = {}
+        self._problem = ""
 
     def prepare(self) -> None:
-        """Start a successor for each running instance that has none, and discard those of stopped instances. Problems are said."""
-        running = {name for name in self._launcher.known() if self._launcher.running(name)}
-        self._discard(name for name, successor in list(self._successors.items()) if name not in running or not successor.process.alive)
+        """Start a successor for each running instance that has none, and discard those of stopped instances. One that has died is replaced
+        at the next edit, since this is called each second. A problem is said once."""
+        problem = ""
         try:
+            running = {name for name in self._launcher.known() if self._launcher.running(name)}
+            self._discard([name for name in self._successors if name not in running])
             for name in running - self._successors.keys():
                 self._successors[name] = self._launcher.prepare(name)
         except LaunchError as error:
-            self._say(str(error))
+            problem = str(error)
+        if problem and problem != self._problem:
+            self._say(problem)
+        self._problem = problem
 
     def close(self) -> None:
         """Discard all successors."""
@@ -65,6 +71,8 @@ class Reloader:
     def reload(self) -> None:
         """Replace the running instances whose code or configuration has changed. Whatever prevents that is said, not raised."""
         began = time.monotonic()
+        self._problem = ""
+        self._discard([name for name, successor in self._successors.items() if not successor.process.alive])
         self.prepare()  # instances that were started just now
         try:
             operations = Operations.find()

@@ -46,14 +46,15 @@ def main(arguments: list[str] | None = None) -> int:
     add_seed_options(parser, required=False)
     parser.add_argument(SUCCESSOR, action="store_true", help="wait for commands on stdin before the start")
     options = parser.parse_args(arguments)
-    if options.successor and not await_turn():
+    build = await_turn() if options.successor else ""
+    if build is None:
         return EXIT_CLEAN
     try:
         settings, output = InstanceSettings.read(options.config), logs.Output.of()
     except StreamsConfigError as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIGURATION
-    status = run_instance(settings, output, options.seed, reset_offsets=options.reset_offsets)
+    status = run_instance(settings, output, options.seed, reset_offsets=options.reset_offsets, build=build)
     try:
         exit_path(options.config).write_bytes(msgspec.json.encode(ExitStatus(pid=os.getpid(), status=status)))
     except OSError as error:

@@ -60,11 +60,12 @@ def check(paths: list[Path]) -> Findings:
     return check_settings(found, [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))])
 
 
-def check_settings(found: Findings, written: list[InstanceSettings]) -> Findings:
-    """Check the instances with these settings, whose variables are not replaced, and add the result to `found`. Raises nothing."""
+def check_settings(found: Findings, written: list[InstanceSettings], build: Callable[[str], Topology] = build_topology) -> Findings:
+    """Check the instances with these settings, whose variables are not replaced, and add the result to `found`. `build` calls a factory.
+    Raises nothing."""
     configs = [config for settings in written if (config := _config(found, settings))]
     factories = dict.fromkeys(settings.factory for settings in written)
-    topologies = [topology for factory in factories if (topology := _noted(found, build_topology, factory))]
+    topologies = [topology for factory in factories if (topology := _noted(found, build, factory))]
     if topologies:
         found.builds = {settings.instance: build_of(settings.config, settings.factory) for settings in written}
         for config in configs[:1]:

@@ -18,9 +18,12 @@ from penstock.runtime.model.errors import BrokerUnavailableError, StreamsConfigE
 logger = logging.getLogger(__name__)
 
 
-def run_instance(settings: InstanceSettings, logging_to: logs.Output, where: str | None = None, *, reset_offsets: bool = False) -> int:
+def run_instance(
+    settings: InstanceSettings, logging_to: logs.Output, where: str | None = None, *, reset_offsets: bool = False, build: str = ""
+) -> int:
     """Configure logging, install the seed or snapshot at `where` if it is given, run the instance until a signal or an error stops it, and
-    return the exit status (`KafkaStreams.run`)."""
+    return the exit status (`KafkaStreams.run`). `build`: the fingerprint of the code, where it was imported earlier: its files may have
+    changed since."""
     fields = {"application": settings.application, **({"instance": settings.instance} if settings.instance else {})}
     logs.configure(Path(settings.log_path) if settings.log_path else None, fields=fields, output=logging_to)
     logger.info("instance %s starts, process %d", settings.instance or f"of {settings.application}", os.getpid())
@@ -33,7 +36,7 @@ def run_instance(settings: InstanceSettings, logging_to: logs.Output, where: str
     except KeyboardInterrupt:  # a KeyboardInterrupt of the factory is a TopologyError
         logger.error("interrupted before the start")
         return EXIT_FAILED
-    os.environ[BUILD] = build_of(settings.config, settings.factory)  # for this process and its workers'
+    os.environ[BUILD] = build or build_of(settings.config, settings.factory)  # for this process and its workers'
     return streams.run()
 
 

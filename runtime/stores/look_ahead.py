@@ -6,8 +6,8 @@ GIL meanwhile. The read of many keys at once does not, and costs a fifth less pe
 So when a task begins a batch, it names the keys of the next batch. A thread reads those that are not in memory; `found` contains them when
 their records are processed. A key that is being read or was read ahead is in no other map of the store; it moves from here into memory when
 it is first used. So its committed value cannot change in between. A key that was read twice, or that a store knew to be new, can be in
-memory too, and be written there: when it is evicted, its value here is dropped, and at a rollback all values are. (Dropping all at each
-eviction left up to half of the keys to be read one by one when the read cache was small.)
+memory too, and be written there: when it is evicted, its value here is dropped, and at a rollback all values are. (To drop all at each
+eviction left many keys to be read one by one when the read cache was small.)
 
 Nothing depends on it: keys that are not here are read one by one.
 """
@@ -23,7 +23,9 @@ MOST_BYTES = 2 << 20
 """Approximate size of the values of one read."""
 _FIRST_KEYS = 64
 _MOST_FOUND = 4_096
-"""Maximum number of values that wait for their records; those of records that were dropped before they reached the store are never used."""
+_MOST_READS = 4
+"""Values of so many reads, and at most `_MOST_FOUND`, wait for their records. Those of records that were dropped before they reached the
+store are never used."""
 
 
 class _Missing(Enum):
@@ -55,7 +57,7 @@ class LookAhead:
         if self._reading is not None and self._reading.exception() is not None:
             return
         self.collect()
-        if len(self.found) > _MOST_FOUND:
+        if len(self.found) > min(_MOST_FOUND, _MOST_READS * self._most):
             self.found.clear()
         self._keys = keys if len(keys) <= self._most else keys[: self._most]
         self._reading = read(self._keys)

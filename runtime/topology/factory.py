@@ -11,10 +11,21 @@ from penstock.runtime.model.user_errors import described, distinct_ctrl_c, pass_
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
+_prepared: dict[str, Topology] = {}
+
+
+def prepare_topology(factory: str) -> Topology:
+    """Build a topology, and keep it for the next call of `build_topology` in this process, so that a check and the run after it call the
+    factory once: it may add to a builder of its module, or register metrics. Raises as `build_topology`."""
+    topology = build_topology(factory)
+    _prepared[factory] = topology
+    return topology
 
 
 def build_topology(factory: str) -> Topology:
     """Call `module:function` and return its topology. Raises TopologyError, naming the cause, if that fails."""
+    if (prepared := _prepared.pop(factory, None)) is not None:
+        return prepared
     module_name, _, function_name = factory.partition(":")
     if not module_name or not function_name:
         raise TopologyError(f"factory {factory!r}: expected module:function, for example examples.flight_board.topology:build")

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,22 @@ def test_large_values_are_read_ahead_up_to_a_bound() -> None:
         ahead.forget()
     assert held[0] <= 64 * 100_000  # before the size of the values is known
     assert 0 < max(held[1:]) <= MOST_BYTES
+
+
+def test_values_that_are_never_used_are_bounded() -> None:
+    """A filter before the store may drop most of the records whose keys are named."""
+    ahead, numbers = LookAhead(), count()
+
+    def read(wanted: Sequence[bytes]) -> Future[list[bytes | None]]:
+        found: Future[list[bytes | None]] = Future()
+        found.set_result([bytes(10_000) for _ in wanted])
+        return found
+
+    held = []
+    for _ in range(50):
+        ahead.begin([b"%06d" % next(numbers) for _ in range(1_000)], read)
+        held.append(sum(len(value or b"") for value in ahead.found.values()))
+    assert 2 * MOST_BYTES < max(held) <= 5 * MOST_BYTES
 
 
 def test_a_failed_look_ahead_raises_when_the_entry_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
