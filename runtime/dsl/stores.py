@@ -179,7 +179,7 @@ def _with_window_times(builder: Builder[S], longer_ms: int, starts: str) -> Buil
 
 
 def _starts(windows: Windows | SlidingWindows) -> str:
-    """Where windows start, as text for the recorded shape of the state. Of a user's own class only the name is known."""
+    """Return the starts of windows, as text for the recorded shape of the state. Of a user's own class only the name is known."""
     match windows:
         case TimeWindows():
             return f"every {windows.advance_ms} ms"

@@ -41,7 +41,7 @@ class Windows(Protocol):
 
     @property
     def grace_period_ms(self) -> int:
-        """How long after its end a window still accepts records."""
+        """Time after its end during which a window still accepts records."""
         ...
 
     def windows_for(self, timestamp: int) -> Mapping[int, Window]:
