@@ -480,7 +480,7 @@ def test_a_store_is_what_its_model_is(
     run_state_machine_as_test(
         kind,
         settings=settings(
-            max_examples=4 if persistent else 15,  # a store in RocksDB is opened in every example
+            max_examples=8 if persistent else 15,  # a store in RocksDB is opened in every example
             stateful_step_count=25,
             derandomize=True,
             deadline=None,
