@@ -321,7 +321,7 @@ class BoardState:
         )
 
     def _drawn(self, picture: Picture) -> Flow:
-        """Return the graph of the topology, drawn anew only when its text has changed."""
+        """Return the graph of the topology, computed again only when its text has changed."""
         text = newest_text(picture) or ""
         if text != self._flow[0]:
             graph = flow(parse(text, call_sites=newest_call_sites(picture))) if text else Flow()

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]{0,98}[A-Za-z0-9])?")  # of a distr
 _OWN = ("tests", "test", "examples", "build", "dist", "docs")
 """Names that the project's package cannot have, besides those of installed packages."""
 _DEVELOPMENT = "pytest"
-"""What a project needs beside Penstock and its extras."""
+"""Package that a project needs beside Penstock and its extras."""
 
 
 class WrongProjectError(Exception):

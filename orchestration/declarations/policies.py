@@ -79,6 +79,12 @@ class PausedPolicy:
         return not self.skip_errors or any(re.fullmatch(pattern, f"{error_type}: {error}", re.DOTALL) for pattern in self.skip_errors)
 
 
+def _require_order(table: Table, warn_key: str, warn: int, error_key: str, error: int) -> None:
+    """Raise unless the limit for an error is at least that for a warning. 0 is no limit for an error."""
+    if 0 < error < warn:
+        raise table.wrong((error_key,), f"must be at least {warn_key} ({warn})")
+
+
 def _numbers(table: Table, default: object, **least: int) -> dict[str, int]:
     """Read whole numbers by field, given the smallest allowed value of each. Their keys are the fields' names with hyphens."""
     return {name: table.whole(name.replace("_", "-"), default=getattr(default, name), least=at) for name, at in least.items()}
@@ -126,10 +132,8 @@ class Freshness:
     def read(cls, table: Table) -> Freshness:
         freshness = cls(**_numbers(table, cls(), warn_seconds=1, error_seconds=1, warn_records=0, error_records=0))
         table.reject_unknown()
-        if freshness.error_seconds < freshness.warn_seconds:
-            raise table.wrong(("error-seconds",), f"must be at least warn-seconds ({freshness.warn_seconds})")
-        if 0 < freshness.error_records < freshness.warn_records:
-            raise table.wrong(("error-records",), f"must be at least warn-records ({freshness.warn_records})")
+        _require_order(table, "warn-seconds", freshness.warn_seconds, "error-seconds", freshness.error_seconds)
+        _require_order(table, "warn-records", freshness.warn_records, "error-records", freshness.error_records)
         return freshness
 
 
@@ -147,8 +151,7 @@ class HealthLimits:
     def read(cls, table: Table) -> HealthLimits:
         limits = cls(**_numbers(table, cls(), **dict.fromkeys((each.name for each in fields(cls)), 0)))
         table.reject_unknown()
-        if 0 < limits.lag_error_records < limits.lag_warn_records:
-            raise table.wrong(("lag-error-records",), f"must be at least lag-warn-records ({limits.lag_warn_records})")
+        _require_order(table, "lag-warn-records", limits.lag_warn_records, "lag-error-records", limits.lag_error_records)
         return limits
 
 

@@ -31,7 +31,7 @@ class Node:
 
 
 class Level(StrEnum):
-    """What is wrong with a running sub-topology: the worst."""
+    """The most severe problem of a running sub-topology."""
 
     GOOD = ""
     LAGGING = "lagging"
@@ -40,7 +40,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Tasks and rates of a running sub-topology, as text, and what is wrong with it."""
+    """Tasks and rates of a running sub-topology, as text, and its most severe problem."""
 
     text: str
     level: Level = Level.GOOD

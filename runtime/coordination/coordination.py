@@ -55,7 +55,7 @@ from penstock.runtime.topology.topology import Topology
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_MS = 3_000
-"""How often the MEMBER record is written while nothing changes."""
+"""Interval at which the MEMBER record is written while nothing changes."""
 LEAD_AT_LEAST_MS = 500
 """Longest time for which instructions that are repeated, because they cannot be carried out, may keep a leader from its step."""
 STALE_COMMAND_MS = 60_000
@@ -472,8 +472,8 @@ class Coordination:
                 self._log.append(death.key, encode(death))
 
     def taken_over(self, task: TaskId) -> TakenOver | None:
-        """Return from whom a task came that begins to process here, and how long nobody processed it; None if nobody had it before. Once
-        for each hand-over."""
+        """Return the previous owner of a task that begins to process here, and the time during which no member processed it; None if it had
+        no owner before, or if this hand-over was returned already."""
         released = self._registry.released.pop(str(task), None)
         if released is None:
             return None

@@ -1,1 +1,1 @@
-"""What users write: streams and tables. Only builds the nodes of a topology; runs nothing."""
+"""The DSL: streams and tables. Only builds the nodes of a topology; runs nothing."""

@@ -1,4 +1,4 @@
-"""What the aggregates of grouped and cogrouped streams share: their callbacks, their operators, and their place in the graph."""
+"""Shared parts of the aggregates of grouped and cogrouped streams: their callbacks, their operators, and their place in the graph."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def aggregate_operator(
 
 
 def closes_after_ms(windows: AnyWindows) -> int:
-    """How long after its end a window can still change."""
+    """Return the time in ms after its end during which a window can still change."""
     if isinstance(windows, SessionWindows):
         return windows.inactivity_gap + windows.grace_period_ms
     return windows.grace_period_ms

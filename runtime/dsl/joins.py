@@ -255,6 +255,13 @@ def _logged(builder: Builder[S], how: StreamJoined, settings: dict[str, str]) ->
 _FK = "KTABLE-FK-JOIN-"
 
 
+def _check_tables(left: TableNode[K, V], right: object) -> None:
+    """Raise TopologyError unless the right side is a table of the same builder."""
+    if not isinstance(right, TableNode):
+        raise TopologyError(f"a table is joined with a KTable, not with {type(right).__name__}")
+    left._graph.check_same(right._graph, "join of two tables")
+
+
 def join_tables(
     left: TableNode[K, V],
     right: TableNode[K, VO],
@@ -266,12 +273,10 @@ def join_tables(
     of_right: bool,
 ) -> TableNode[K, VR]:
     """Add a join by key. `of_left`, `of_right`: whether a row of that table without a partner is a result. Raises TopologyError."""
-    if not isinstance(right, TableNode):
-        raise TopologyError(f"a table is joined with a KTable, not with {type(right).__name__}")
+    _check_tables(left, right)
     if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
         named, materialized = None, named
     graph, how = left._graph, materialized_of(materialized)
-    graph.check_same(right._graph, "join of two tables")
     store = None if materialized is None else graph.store_name("KTABLE-MERGE-", how)
     merge = graph.name("KTABLE-MERGE-", named)
     with_key = takes_key(joiner, 2, merge)
@@ -314,12 +319,10 @@ def join_foreign(
     left_join: bool,
 ) -> TableNode[K, VR]:
     """Add a join by a foreign key. `left_join`: whether a left row without a partner is a result. Raises TopologyError."""
-    if not isinstance(right, TableNode):
-        raise TopologyError(f"a table is joined with a KTable, not with {type(right).__name__}")
+    _check_tables(left, right)
     if isinstance(table_joined, Materialized):  # Kafka Streams has the overload without a name
         table_joined, materialized = None, table_joined
     graph, joined, kept = left._graph, table_joined_of(table_joined), materialized_of(materialized)
-    graph.check_same(right._graph, "join of two tables")
     left_stores, right_stores = left.readable_stores(), right.readable_stores()
     names = _ForeignJoinNames(graph, joined, kept)
     topic, store = names.topic, names.store

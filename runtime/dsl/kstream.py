@@ -549,8 +549,8 @@ class KStream(StreamNode[K_co, V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Branched(Subscripted, Generic[K, V]):
-    """How to use a branch. `name` is appended to the name of the split. `function` gets the branch and returns the stream that replaces it
-    among the results, or None for no result. `consumer` gets the branch, which is then not among the results."""
+    """Options for a branch of a split. `name` is appended to the name of the split. `function` gets the branch and returns the stream that
+    replaces it among the results, or None for no result. `consumer` gets the branch, which is then not among the results."""
 
     name: str | None = None
     _: KW_ONLY

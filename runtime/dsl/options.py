@@ -64,7 +64,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Consumed(Subscripted, Generic[K, V]):
-    """How to read a topic. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
+    """Options for reading a topic. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
     None is `auto.offset.reset`. `timestamp_extractor` as in `penstock.runtime.model.timestamps`."""
 
     key: Serde[K] | None = None
@@ -80,7 +80,8 @@ class Consumed(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Produced(Subscripted, Generic[K, V]):
-    """How to write a topic. `partitioner(topic, key, value, partitions)` returns the partition; None uses the key's murmur2 hash."""
+    """Options for writing to a topic. `partitioner(topic, key, value, partitions)` returns the partition; None uses the key's murmur2
+    hash."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -94,7 +95,8 @@ class Produced(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Grouped(Subscripted, Generic[K, V]):
-    """How to group records. `name` is the name of the repartition topic, if one is needed: `<application.id>-<name>-repartition`."""
+    """Options for grouping records. `name` is the name of the repartition topic, if one is needed:
+    `<application.id>-<name>-repartition`."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -107,9 +109,9 @@ class Grouped(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Subscripted, Generic[K, V, VO]):
-    """How to join a stream with a table: the serdes of the stream's key and value and of the table's value, and the name of the repartition
-    topic. With a `grace_period`, a record waits that long in stream time and is then joined with the row valid at its timestamp, so that
-    rows may arrive late. The table must be versioned, with a history of at least that length."""
+    """Options for joining a stream with a table: the serdes of the stream's key and value and of the table's value, and the name of the
+    repartition topic. With a `grace_period`, a record waits that long in stream time and is then joined with the row valid at its
+    timestamp, so that rows may arrive late. The table must be versioned, with a history of at least that length."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -124,7 +126,7 @@ class Joined(Subscripted, Generic[K, V, VO]):
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned(Subscripted, Generic[K, V]):
-    """How to repartition a stream. `partitions` None: as many as its input has."""
+    """Options for repartitioning a stream. `partitions` None: as many as its input has."""
 
     name: str | None = None
     _: KW_ONLY
@@ -141,7 +143,7 @@ class Repartitioned(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Materialized(Subscripted, Generic[K, V]):
-    """How to store a table. `store` is the store's name, or a supplier made by `Stores`; without it, the name is generated.
+    """Options for the store of a table. `store` is the store's name, or a supplier made by `Stores`; without it, the name is generated.
 
     `caching`: whether only the last update of a key between two commits is forwarded. `logging`: True, False, or settings of the changelog
     topic. `retention` of windows and sessions must be at least the time in which they can change, which is the default. `ttl` of a table
@@ -198,7 +200,7 @@ class Materialized(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class StreamJoined(Subscripted, Generic[K, V, VO]):
-    """How to join two streams: the serdes of the key, of the left value and of the right value.
+    """Options for joining two streams: the serdes of the key, of the left value and of the right value.
 
     `name` is the base name of nodes and repartition topics (`<name>-left`, `<name>-right`), `store_name` that of stores and changelogs; by
     default both are generated. `this_store` and `other_store` are window stores of `Stores` that retain duplicates, with the join's window
@@ -231,8 +233,8 @@ class StreamJoined(Subscripted, Generic[K, V, VO]):
 
 @dataclass(frozen=True, slots=True)
 class TableJoined:
-    """How to join two tables by a foreign key. `partitioner` is that of the left table's topic and `other_partitioner` that of the right
-    table's, if they are not the default; both get None as value. `name` is the base name of nodes, internal topics and store."""
+    """Options for joining two tables by a foreign key. `partitioner` is that of the left table's topic and `other_partitioner` that of the
+    right table's, if they are not the default; both get None as value. `name` is the base name of nodes, internal topics and store."""
 
     partitioner: KeyPartitioner | None = None
     other_partitioner: KeyPartitioner | None = None
@@ -244,7 +246,7 @@ class TableJoined:
 
 @dataclass(frozen=True, slots=True)
 class Printed(Subscripted, Generic[K, V]):
-    """How to print records, a line `[label]: text` for each. Made by `to_sys_out` and `to_file`.
+    """Options for printing records, a line `[label]: text` for each. Made by `to_sys_out` and `to_file`.
 
     `label` is by default the name of the parent node. `key_value_mapper(key, value)` returns the text, by default `key, value`. `name` is
     the name of the node.

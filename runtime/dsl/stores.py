@@ -17,6 +17,7 @@ from penstock.runtime.stores.buffer import ChangeBuffer
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.settings import SessionSettings, StoreSettings, WindowSettings
 from penstock.runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
+from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 from penstock.runtime.topology.nodes import StoreFactory
 
 S = TypeVar("S", bound=EngineStore)
@@ -83,19 +84,12 @@ def _window_store(
         raise TopologyError(f"store {name}: its windows are of {supplier.window_size_ms} ms, those of the aggregate of {size} ms")
     _check_retention(name, supplier.retention_ms, least, why)
     chosen, longer, starts = supplier, size + 1 if isinstance(windows, SlidingWindows) else 0, _starts(windows)
-    return _store_factory(
-        name,
-        materialized,
-        key,
-        value,
-        lambda k, v: _with_headers(
-            _with_window_times(
-                _configured(Stores.timestamped_window_store_with_headers_builder(chosen, k, v), materialized), longer, starts
-            ),
-            materialized,
-            chosen,
-        ),
-    )
+
+    def build(k: Serde, v: Serde) -> Builder[StagedWindowStore]:
+        builder = _configured(Stores.timestamped_window_store_with_headers_builder(chosen, k, v), materialized)
+        return _with_headers(_with_window_times(builder, longer, starts), materialized, chosen)
+
+    return _store_factory(name, materialized, key, value, build)
 
 
 def _session_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None, windows: SessionWindows) -> StoreFactory:
@@ -109,17 +103,12 @@ def _session_store(name: str, materialized: Materialized, key: Serde | None, val
         raise TopologyError(f"store {name}: a table of sessions needs a session store, not a {type(supplier).__name__}")
     _check_retention(name, supplier.retention_ms, least, why)
     chosen, starts = supplier, f"after a gap of {windows.inactivity_gap} ms"
-    return _store_factory(
-        name,
-        materialized,
-        key,
-        value,
-        lambda k, v: _with_headers(
-            _with_window_times(_configured(Stores.session_store_with_headers_builder(chosen, k, v), materialized), 1, starts),
-            materialized,
-            chosen,
-        ),
-    )
+
+    def build(k: Serde, v: Serde) -> Builder[StagedSessionStore]:
+        builder = _configured(Stores.session_store_with_headers_builder(chosen, k, v), materialized)
+        return _with_headers(_with_window_times(builder, 1, starts), materialized, chosen)
+
+    return _store_factory(name, materialized, key, value, build)
 
 
 def buffer_store(name: str, logging: Mapping[str, str] | None, key: Serde | None, value: Serde | None) -> StoreFactory:
@@ -190,7 +179,7 @@ def _with_window_times(builder: Builder[S], longer_ms: int, starts: str) -> Buil
 
 
 def _starts(windows: Windows | SlidingWindows) -> str:
-    """Where windows start, as text for the recorded shape of the state. Of a user's own class only the name is known."""
+    """Return the starts of windows, as text for the recorded shape of the state. Of a user's own class only the name is known."""
     match windows:
         case TimeWindows():
             return f"every {windows.advance_ms} ms"

@@ -159,8 +159,8 @@ AnyWindows: TypeAlias = Windows | SlidingWindows | SessionWindows
 
 @dataclass(frozen=True, slots=True)
 class JoinWindows:
-    """How far apart two records may be to be joined: the right timestamp must be in [left - before, left + after], all in ms. Made by
-    `of_time_difference_and_grace` or `of_time_difference_with_no_grace`. `grace_period_ms` is how late a record may arrive."""
+    """Greatest distance in time between two records that are joined: the right timestamp must be in [left - before, left + after], all in
+    ms. Made by `of_time_difference_and_grace` or `of_time_difference_with_no_grace`. `grace_period_ms` is how late a record may arrive."""
 
     before_ms: int
     after_ms: int
@@ -256,7 +256,7 @@ def _limit(limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """Which changes of a table are held back. Made by `until_window_closes` and `until_time_limit`."""
+    """Policy for holding back changes of a table. Made by `until_window_closes` and `until_time_limit`."""
 
     @dataclass(frozen=True, slots=True)
     class BufferConfig:

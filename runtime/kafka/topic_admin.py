@@ -99,7 +99,7 @@ class TopicDescription:
 
     @property
     def delete_retention_ms(self) -> int | None:
-        """How long a tombstone is retained; None if the topic is not compacted."""
+        """Time in ms for which a tombstone is retained; None if the topic is not compacted."""
         return int(self.config.get("delete.retention.ms", "86400000")) if self.compacted else None
 
 

@@ -324,7 +324,7 @@ MakesProcessor: TypeAlias = Callable[[], AnyProcessor[K, V, KR, VR]]
 """A `Processor` class, a `ProcessorSupplier`, or a callable that returns a new processor for each call."""
 
 MakesFixedKeyProcessor: TypeAlias = Callable[[], AnyFixedKeyProcessor[K, V, VR]] | Callable[[], AnyProcessor[K, V, K, VR]]
-"""The same for `process_values`. A `Processor` that forwards the records' own keys is accepted too."""
+"""`MakesProcessor` for `process_values`. A `Processor` that forwards the records' own keys is accepted too."""
 
 
 def stores_of(supplier: object) -> tuple[StoreBuilder[StateStore], ...]:

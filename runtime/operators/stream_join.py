@@ -42,8 +42,8 @@ _EMPTY = 2**63 - 1
 
 
 class JoinWindow(Protocol):
-    """How far before and after a record of the left stream its matches may be, and the grace period for late records, all in ms
-    (`JoinWindows`)."""
+    """Range of time before and after a record of the left stream that contains its matches, and the grace period for late records, all in
+    ms (`JoinWindows`)."""
 
     @property
     def before_ms(self) -> int: ...

@@ -12,7 +12,7 @@ was never emitted; an aggregate of the suppressed table then subtracts a value t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.metrics import NODE, STATE
@@ -25,6 +25,7 @@ from penstock.runtime.stores.buffer import ChangeBuffer, Origin
 
 UNLIMITED = 2**63 - 1
 _UNKNOWN_TIME = -1
+_Getter = TypeVar("_Getter", ValueGetter, RowGetter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +110,7 @@ class Suppress(OperatorSupplier):
 
     def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
         """Return a function that reads the table as downstream knows it: the last emitted value of a buffered key, else the row itself."""
-        prior = self._buffer(context).prior
-        if parent is None:
-            raise TypeError(f"node {context.name} suppresses no table")
-        row = parent
+        prior, row = self._buffer(context).prior, _table_of(context, parent)
 
         def get(key: object) -> object:
             waiting = prior(key)
@@ -121,10 +119,7 @@ class Suppress(OperatorSupplier):
         return get
 
     def row_getter(self, context: NodeContext, parent: RowGetter | None) -> RowGetter:
-        prior = self._buffer(context).prior
-        if parent is None:
-            raise TypeError(f"node {context.name} suppresses no table")
-        rows = parent
+        prior, rows = self._buffer(context).prior, _table_of(context, parent)
 
         def get(key: object, as_of: int | None) -> Row | None:
             waiting = prior(key)
@@ -133,3 +128,10 @@ class Suppress(OperatorSupplier):
             return None if waiting[0] is None else (waiting[0], _UNKNOWN_TIME)
 
         return get
+
+
+def _table_of(context: NodeContext, parent: _Getter | None) -> _Getter:
+    """Return the function that reads the parent's table. Raises TypeError if the parent is no table."""
+    if parent is None:
+        raise TypeError(f"node {context.name} suppresses no table")
+    return parent

@@ -41,7 +41,7 @@ class Windows(Protocol):
 
     @property
     def grace_period_ms(self) -> int:
-        """How long after its end a window still accepts records."""
+        """Time after its end during which a window still accepts records."""
         ...
 
     def windows_for(self, timestamp: int) -> Mapping[int, Window]:
@@ -90,7 +90,7 @@ class WindowAggregate(WindowedAggregate):
         table, opened = windows_table(context, forward, self.store_name, self.on_close)
         if isinstance(self.windows, FixedWindows):
             return self._fixed(context, table, opened, self.windows)
-        return self._custom(context, table, opened, self.windows)
+        return self._custom(context, table, self.windows)
 
     def _fixed(self, context: NodeContext, table: Materialized, opened: OpenWindows | None, windows: FixedWindows) -> Forward:
         to_bytes, load, update, value_of, objects, emit, store = table
@@ -154,7 +154,7 @@ class WindowAggregate(WindowedAggregate):
 
         return aggregate
 
-    def _custom(self, context: NodeContext, table: Materialized, opened: OpenWindows | None, windows: Windows) -> Forward:
+    def _custom(self, context: NodeContext, table: Materialized, windows: Windows) -> Forward:
         to_bytes, load, update, value_of, _, emit, store = table
         initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, DroppedRecords(context)
         grace, send_old = windows.grace_period_ms, context.send_old

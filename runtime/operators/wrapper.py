@@ -48,7 +48,7 @@ class ProcessorWrapper:
     def wrap_fixed_key_processor_supplier(
         self, processor_name: str, processor_supplier: FixedKeyProcessorSupplier
     ) -> MakesFixedKeyProcessor:
-        """The same for `process_values`."""
+        """Return the supplier for a processor of `process_values`; called like `wrap_processor_supplier`."""
         return processor_supplier
 
 
@@ -87,7 +87,7 @@ class _Supplied(ProcessorSupplier):
 
 
 class _FixedKeySupplied(FixedKeyProcessorSupplier):
-    """The same for `process_values`."""
+    """A callable or class as a supplier for `process_values`, with its stores."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make = make

@@ -75,16 +75,6 @@ def split_session_key(data: bytes) -> tuple[bytes, int, int]:
     return data[:-SESSION_SUFFIX], start, end
 
 
-def with_timestamp(value: bytes, timestamp: int) -> bytes:
-    """Return a value in the format of a timestamped store."""
-    return _START.pack(timestamp) + value
-
-
-def split_timestamp(data: bytes) -> tuple[int, bytes]:
-    """Return timestamp in ms and value from a timestamped store's value. Raises struct.error for fewer than 8 bytes."""
-    return _START.unpack_from(data)[0], data[TIMESTAMP:]
-
-
 def upper_range(key: bytes, suffix: bytes) -> bytes:
     """Return the inclusive upper bound of composite keys whose record key is at most `key` and whose suffix is at most `suffix`.
 

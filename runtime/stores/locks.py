@@ -41,7 +41,7 @@ _REMEDIES = {
     errno.ENFILE: ("this system has too many files open", ""),
     errno.EFBIG: ("files of this process may not grow so large: raise the limit (ulimit -f)", ""),
 }
-"""What to do about an error, and what else if it concerns the state directory."""
+"""Advice by error number, and further advice if the path is in the state directory."""
 
 
 def unusable(what: str, error: OSError) -> StateDirectoryError:

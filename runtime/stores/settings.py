@@ -113,7 +113,7 @@ class StoreSettings:
     max_entries: int | None = None
     """The store keeps this many of the most recently used entries (`StagedLruStore`)."""
     ttl_ms: int | None = None
-    """How long after its timestamp an entry of a key-value store expires (`expiring.py`)."""
+    """Time after its timestamp at which an entry of a key-value store expires (`expiring.py`)."""
     headers: bool | None = False
     """Each value has the headers of a record; None: as `dsl.store.format` says (`Topology.resolved`)."""
 

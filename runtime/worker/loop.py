@@ -179,7 +179,7 @@ class Worker:
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
-                return  # nobody waits any more
+                return  # the caller has cancelled it
             if self._ended:
                 future.set_exception(_EndedError("the stream thread has ended"))
                 return

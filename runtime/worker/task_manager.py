@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 
 class FormerOwners(Protocol):
-    """What a task's next owner must know of its former ones (`Coordination`): whether an operator paused it, and when it was released."""
+    """Facts about a task's former owners for its next owner (`Coordination`): whether an operator paused the task, and when it was
+    released."""
 
     def taken_over(self, task: TaskId) -> TakenOver | None: ...
 
@@ -303,8 +304,9 @@ class TaskManager:
     def process(self, limit: int, now_ms: int) -> int:
         """Let each task process at most `limit` records, a different one first each time. Return the total.
 
-        If an operator computes many results at once, each task may process as many: those behind it must keep up. If it took long, a commit
-        may be due, and the others come first in the next turn."""
+        If an operator computes results for many records at once, the limit of every task is at least that number, so that the tasks behind
+        it keep up. After such a turn of more than `DEFERRING_TURN_MS`, return early: a commit may be due. The other tasks come first in the
+        next turn."""
         if self.halted:
             return 0
         order, search = self._turn or self._reorder(), self._task_factory.incidents.search

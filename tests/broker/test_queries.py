@@ -35,6 +35,7 @@ from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.model.errors import InvalidStateStoreError, TransactionAbortedError
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import State
+from penstock.runtime.serdes.serde import Serde
 from tests.broker.test_commit import fail_some_commits
 from tests.support import Kafka, wait_until
 from tests.support.engine import client, reaches, running
@@ -56,9 +57,13 @@ class SetAll(Processor):
 
 def numbers(source: str) -> Topology:
     """Return a topology that keeps the number of the last record under every key."""
-    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("numbers"), serdes.STRING, serdes.LONG)
+    return _with_store(source, SetAll, "numbers", serdes.LONG)
+
+
+def _with_store(source: str, processor: type[Processor], store: str, value: Serde) -> Topology:
+    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store(store), serdes.STRING, value)
     topology = Topology().add_source("source", source, key_serde=serdes.STRING, value_serde=serdes.STRING)
-    return topology.add_processor("all", SetAll, "source").add_state_store(builder, "all")
+    return topology.add_processor("processor", processor, "source").add_state_store(builder, "processor")
 
 
 def test_a_query_never_sees_what_is_not_committed(
@@ -135,9 +140,7 @@ class Count(Processor):
 
 def rows(source: str) -> Topology:
     """Return a topology with a table of the source."""
-    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("rows"), serdes.STRING, serdes.STRING)
-    topology = Topology().add_source("source", source, key_serde=serdes.STRING, value_serde=serdes.STRING)
-    return topology.add_processor("keep", Count, "source").add_state_store(builder, "keep")
+    return _with_store(source, Count, "rows", serdes.STRING)
 
 
 def test_a_store_that_is_restored_is_refused_unless_stale_parts_were_asked_for(

@@ -41,7 +41,9 @@ SIZE = 1_000
 END = 2**63 - 1
 
 Model = TypeVar("Model", KeyValueModel, ExpiringModel, TimesModel, VersionsModel)
+RowsByKey = TypeVar("RowsByKey", KeyValueModel, ExpiringModel)
 Store = TypeVar("Store", bound=EngineStore)
+KeyValueStore = TypeVar("KeyValueStore", bound=StagedKeyValueStore)
 
 
 class Machine(RuleBasedStateMachine, Generic[Store, Model]):
@@ -147,7 +149,24 @@ class Machine(RuleBasedStateMachine, Generic[Store, Model]):
             shutil.rmtree(folder)
 
 
-class KeyValues(Machine[StagedKeyValueStore, KeyValueModel]):
+class ByKey(Machine[KeyValueStore, RowsByKey]):
+    """Reads and deletions of ranges of keys."""
+
+    @rule(first=BOUNDS, last=BOUNDS)
+    def delete_range(self, first: str | None, last: str | None) -> None:
+        self.store.delete_range(first, last)
+        for key, _ in self.model.between(first, last):
+            del self.model.entries[key]
+
+    @rule(first=BOUNDS, last=BOUNDS, prefix=KEYS)
+    def scans(self, first: str | None, last: str | None, prefix: str) -> None:
+        expected = self.model.between(first, last)
+        assert list(self.store.range(first, last)) == expected
+        assert list(self.store.reverse_range(first, last)) == expected[::-1]
+        assert list(self.store.prefix_scan(prefix)) == [row for row in self.model.between(None, None) if row[0].startswith(prefix)]
+
+
+class KeyValues(ByKey[StagedKeyValueStore, KeyValueModel]):
     def new_model(self) -> KeyValueModel:
         return KeyValueModel()
 
@@ -176,19 +195,6 @@ class KeyValues(Machine[StagedKeyValueStore, KeyValueModel]):
     def delete(self, key: str) -> None:
         assert self.store.delete(key) == self.model.entries.pop(key, None)
 
-    @rule(first=BOUNDS, last=BOUNDS)
-    def delete_range(self, first: str | None, last: str | None) -> None:
-        self.store.delete_range(first, last)
-        for key, _ in self.model.between(first, last):
-            del self.model.entries[key]
-
-    @rule(first=BOUNDS, last=BOUNDS, prefix=KEYS)
-    def scans(self, first: str | None, last: str | None, prefix: str) -> None:
-        expected = self.model.between(first, last)
-        assert list(self.store.range(first, last)) == expected
-        assert list(self.store.reverse_range(first, last)) == expected[::-1]
-        assert list(self.store.prefix_scan(prefix)) == [row for row in self.model.between(None, None) if row[0].startswith(prefix)]
-
     @invariant()
     def is_the_model(self) -> None:
         assert list(self.store.all()) == self.model.between(None, None)
@@ -203,7 +209,7 @@ class _Task:
     stream_time = -1
 
 
-class Expiring(Machine[StagedExpiringStore, ExpiringModel]):
+class Expiring(ByKey[StagedExpiringStore, ExpiringModel]):
     """A key-value store with a time to live. Commits remove a few expired entries only, so that there is always a backlog."""
 
     def new_model(self) -> ExpiringModel:
@@ -227,19 +233,6 @@ class Expiring(Machine[StagedExpiringStore, ExpiringModel]):
     def delete(self, key: str) -> None:
         assert self.store.delete(key) == self.model.get(key)
         self.model.put(key, None, 0)
-
-    @rule(first=BOUNDS, last=BOUNDS)
-    def delete_range(self, first: str | None, last: str | None) -> None:
-        self.store.delete_range(first, last)
-        for key, _ in self.model.between(first, last):
-            self.model.put(key, None, 0)
-
-    @rule(first=BOUNDS, last=BOUNDS, prefix=KEYS)
-    def scans(self, first: str | None, last: str | None, prefix: str) -> None:
-        expected = self.model.between(first, last)
-        assert list(self.store.range(first, last)) == expected
-        assert list(self.store.reverse_range(first, last)) == expected[::-1]
-        assert list(self.store.prefix_scan(prefix)) == [row for row in self.model.between(None, None) if row[0].startswith(prefix)]
 
     @rule()
     def everything_expires(self) -> None:
@@ -487,7 +480,7 @@ def test_a_store_is_what_its_model_is(
     run_state_machine_as_test(
         kind,
         settings=settings(
-            max_examples=4 if persistent else 15,  # a store in RocksDB is opened in every example
+            max_examples=8 if persistent else 15,  # a store in RocksDB is opened in every example
             stateful_step_count=25,
             derandomize=True,
             deadline=None,

@@ -132,7 +132,7 @@ def write_seed(
         _refuse(parts, notes)
         add_empty_parts(parts, plan, place)
         sweep(place, parts, plan)
-        tasks = _task_manifests(plan, parts, place, seed, moment, given_time)
+        tasks = _task_manifests(plan, parts, seed, moment, given_time)
         for task in tasks:
             (place / task.task / MANIFEST).write(iter([encoded(task)]))
         formats = {name: store.settings.format() for name, store in plan.stores.items()}
@@ -286,9 +286,7 @@ def sweep(place: Place, parts: Mapping[str, list[PartReport]], plan: SeedPlan) -
 # --- manifests -----------------------------------------------------------------------------------------------------------------------
 
 
-def _task_manifests(
-    plan: SeedPlan, parts: Mapping[str, list[PartReport]], place: Place, seed: str, at_ms: int, given_time: int
-) -> list[TaskManifest]:
+def _task_manifests(plan: SeedPlan, parts: Mapping[str, list[PartReport]], seed: str, at_ms: int, given_time: int) -> list[TaskManifest]:
     """Return a manifest per task of the application, with or without rows."""
     stores = plan.stores
     builders = {name: stores[name].builder.build() for name in parts}

@@ -61,7 +61,7 @@ class Shape(ABC):
         return False
 
     def identity(self, value: object) -> object:
-        """Return what is equal for values that the program takes for equal. For an item of a set; it may not be hashable."""
+        """Return an object that is equal for values that the program considers equal, to compare items of a set. It may not be hashable."""
         return value
 
     @abstractmethod

@@ -108,7 +108,7 @@ class Supervisor:
                 self._begin_soon()
 
     def _begin_soon(self) -> None:
-        """Start what is due when no worker of a previous client is left. The caller holds the lock."""
+        """Start the queued workers when no worker of a previous client is left. The caller holds the lock."""
         if not self._own_thread.is_alive():
             self._own_thread.start()
         self.later(self._begin_first)

@@ -10,6 +10,7 @@ import pytest
 from penstock.orchestration.declarations.applications import Applications, RunBook, Severity, WrongDeclarationError
 from penstock.orchestration.declarations.policies import Start
 from penstock.runtime.model.errors import StreamsConfigError
+from tests.support.declarations import refuses_declaration
 
 FILE = Path("/project/streams.toml")
 RIGHT = """
@@ -162,12 +163,7 @@ HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
     ],
 )
 def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(text: str, says: list[str]) -> None:
-    with pytest.raises(WrongDeclarationError) as caught:
-        parse(text)
-    message = str(caught.value)
-    assert str(FILE) in message
-    for part in says:
-        assert part in message
+    refuses_declaration(text, FILE, says)
 
 
 SECRET = "s3cr3t"

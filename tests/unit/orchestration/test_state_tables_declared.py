@@ -10,6 +10,7 @@ import pytest
 from penstock.orchestration.declarations.applications import Applications, WrongDeclarationError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.state_tables import Days, Refresh, StateTable
+from tests.support.declarations import refuses_declaration
 
 FILE = Path("/project/streams.toml")
 PLACES = ProjectPaths(Path("/project"), Path("/project/.penstock"), FILE, "")
@@ -124,9 +125,4 @@ SECOND = TABLE + '[[tables]]\napplication = "a"\n'
     ],
 )
 def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(text: str, says: list[str]) -> None:
-    with pytest.raises(WrongDeclarationError) as caught:
-        parse(text)
-    message = str(caught.value)
-    assert str(FILE) in message
-    for part in says:
-        assert part in message
+    refuses_declaration(text, FILE, says)

@@ -177,7 +177,6 @@ def test_composite_keys_round_trip(key: bytes, start: int, sequence: int) -> Non
     assert keys.split_window_store_key(keys.window_store_key(key, start, sequence)) == (key, start)
     assert keys.window_start(keys.window_store_key(key, start, sequence)) == start
     assert keys.split_windowed_key(keys.windowed_key(key, start)) == (key, start)
-    assert keys.split_timestamp(keys.with_timestamp(key, start)) == (start, key)
 
 
 @given(st.binary(max_size=6), st.binary(max_size=6), st.integers(0, 2**40))
