@@ -31,6 +31,7 @@ from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import Event as EventRow
 from penstock.orchestration.database.models import FeedOffset
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.embedded.ports import start_hint
 from penstock.orchestration.kafka.log import WAIT_SECONDS, new_reader
 from penstock.orchestration.projection import writer
 from penstock.runtime.coordination.topics import coordination_topic
@@ -197,8 +198,8 @@ class Feed:
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
         return BrokerUnavailableError(
-            f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()}); "
-            "the application's instances go on by themselves as soon as it does"
+            f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"
+            f"{start_hint(self._application.bootstrap_servers)}; the application's instances go on by themselves as soon as it does"
         )
 
 
