@@ -17,7 +17,8 @@ FEED_SECONDS = 10.0
 class NothingSeenError(DagsterUserCodeProcessError):
     """No application could be looked at, for the reasons that the message lists. It fails the tick: a skipped one would look healthy.
 
-    Dagster shows and logs an error of this class as its sentence; it would print the stack trace of any other at each tick.
+    Dagster shows an error of this class as its sentence; with any other it shows a stack trace of this code, too. (Its daemon logs a stack
+    trace of its own in either case.)
     """
 
     def __init__(self, sentence: str) -> None:
