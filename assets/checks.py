@@ -24,6 +24,7 @@ from penstock.orchestration.health import DESCRIPTIONS, CheckResult, facts, reme
 from penstock.orchestration.health.checks import Known
 from penstock.orchestration.health.figures import Report
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import SilentBrokers
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.states import TaskState
 
@@ -58,20 +59,21 @@ def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDe
 def check_results(operations: Operations, application: Application, log: logging.Logger) -> Sequence[dg.AssetCheckResult]:
     """Run all checks of an application on the state that Kafka has now; open and resolve the alerts that follow from them."""
     at = now()
-    results, _, _ = look_at(operations, application, (), at, log)
+    results, _, _ = look_at(operations, application, (), at, log, SilentBrokers())
     return (*(_result(result, at) for result in results), alert_check.result(operations, application.id))
 
 
 def look_at(
-    operations: Operations, application: Application, outputs: Sequence[str], at: datetime, log: logging.Logger
+    operations: Operations, application: Application, outputs: Sequence[str], at: datetime, log: logging.Logger, brokers: SilentBrokers
 ) -> tuple[list[CheckResult], Report, Known]:
     """Run the checks of one application. If no broker answers, no check passes: each says so, and the problems of the last known state.
     `outputs`: the topics that it writes."""
     unknown = ""
     try:
-        with operations.feed(application) as feed:
-            feed.step()
-        known = facts(application, operations.control_plane, at, brokers=True, outputs=outputs)
+        with brokers.asking(application):
+            with operations.feed(application) as feed:
+                feed.step()
+            known = facts(application, operations.control_plane, at, brokers=True, outputs=outputs)
     except BrokerUnavailableError as error:
         log.warning(str(error))
         unknown = f"no broker answers at {application.bootstrap_servers}"
@@ -177,9 +179,10 @@ def reports(
     Several applications are looked at at once, since most of the time is spent waiting for brokers.
     """
     applications = operations.applications.applications
+    brokers = SilentBrokers()
 
     def look(application: Application) -> tuple[Application, list[dg.AssetCheckResult], Report, Known]:
-        results, found, known = look_at(operations, application, outputs.get(application.id, ()), at, log)
+        results, found, known = look_at(operations, application, outputs.get(application.id, ()), at, log, brokers)
         return application, [*(_result(result, at) for result in results), alert_check.result(operations, application.id)], found, known
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checks") as threads:

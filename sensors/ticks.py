@@ -2,16 +2,29 @@
 
 from collections.abc import Callable
 
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster_shared.error import SerializableErrorInfo
+
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import SilentBrokers
 from penstock.runtime.model.errors import BrokerUnavailableError
 
 INTERVAL_SECONDS = 5
 FEED_SECONDS = 10.0
 
 
-class NothingSeenError(Exception):
-    """No application could be looked at, for the reasons that the message lists. It fails the tick: a skipped one would look healthy."""
+class NothingSeenError(DagsterUserCodeProcessError):
+    """No application could be looked at, for the reasons that the message lists. It fails the tick: a skipped one would look healthy.
+
+    Dagster shows an error of this class as its sentence; with any other it shows a stack trace of this code, too. (Its daemon logs a stack
+    trace of its own in either case.)
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(  # type: ignore[no-untyped-call]  # Dagster's own, without annotations
+            sentence, user_code_process_error_infos=[SerializableErrorInfo(sentence, [], type(self).__name__)]
+        )
 
 
 def for_each_application(operations: Operations, act: Callable[[Application], None]) -> list[str]:
@@ -20,10 +33,11 @@ def for_each_application(operations: Operations, act: Callable[[Application], No
     Return, for each application whose broker does not answer, why it was skipped. Raises NothingSeenError if that is true of all.
     """
     away: list[str] = []
+    brokers = SilentBrokers()
     applications = operations.applications.applications
     for application in applications:
         try:
-            with operations.feed(application) as feed:
+            with brokers.asking(application), operations.feed(application) as feed:
                 feed.step(FEED_SECONDS)
         except BrokerUnavailableError as error:
             away.append(str(error))

@@ -240,7 +240,7 @@ class CompactRows:
         if sum(widths) + 2 * max(0, len(names) - 1) <= options.max_width:
             shown = table(*names)
             for row in self.rows:
-                shown.add_row(*(row[name] for name in names))
+                shown.add_row(*(Text.assemble(row[name]) for name in names))  # a str would be read as markup
             yield shown
             return
         for row in self.rows:

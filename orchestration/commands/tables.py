@@ -44,7 +44,7 @@ def tables(name: Annotated[str | None, typer.Argument(help="Show one table, with
         except WrongTableError as error:
             fail(str(error))
         if not rows and not as_json:
-            warn(f"no table is declared in {declared.source}; docs/tables.md says how")
+            warn(f"no table is declared in {declared.source}: an entry [[tables]] with application, store and key-column declares one")
             return
         show(lambda: rows if as_json else _listed(rows), as_json=as_json, watch=None)
 

@@ -11,6 +11,11 @@ KAFKA_PORT = 9092
 """Port of the embedded broker, unless another one is chosen."""
 
 
+def start_hint(servers: str) -> str:
+    """Return the command that starts the broker at this address, if it is the embedded one's default; else nothing."""
+    return "; `penstock broker start` starts the embedded one" if servers == f"{LOOPBACK}:{KAFKA_PORT}" else ""
+
+
 def is_free(port: int) -> bool:
     """Return True if a server could listen on this port of the loopback interface now."""
     with socket.socket() as probe:

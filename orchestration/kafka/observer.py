@@ -16,6 +16,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from penstock.orchestration.embedded.ports import start_hint
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
 from penstock.runtime.coordination import records
 from penstock.runtime.coordination.records import (
@@ -234,7 +235,8 @@ class Observer:
                 yield consumer, {name: len(found.partitions) for name, found in topics.items()}
         except KafkaException as error:
             text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
-            raise BrokerUnavailableError(f"{self.application}: no broker answers at {self._servers} ({text})") from error
+            silent = f"{self.application}: no broker answers at {self._servers} ({text}){start_hint(self._servers)}"
+            raise BrokerUnavailableError(silent) from error
 
 
 def decode_event(value: object) -> Event | None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -30,6 +31,7 @@ from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import Event as EventRow
 from penstock.orchestration.database.models import FeedOffset
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.embedded.ports import start_hint
 from penstock.orchestration.kafka.log import WAIT_SECONDS, new_reader
 from penstock.orchestration.projection import writer
 from penstock.runtime.coordination.topics import coordination_topic
@@ -40,6 +42,7 @@ from penstock.runtime.model.events import events_topic
 logger = logging.getLogger(__name__)
 
 _BATCH = 1_000
+_NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.REQUEST_TIMED_OUT)
 _PARTITION = 0  # both topics have a single partition, so their records are totally ordered
 
 
@@ -195,9 +198,32 @@ class Feed:
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
         return BrokerUnavailableError(
-            f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()}); "
-            "the application's instances go on by themselves as soon as it does"
+            f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"
+            f"{start_hint(self._application.bootstrap_servers)}; the application's instances go on by themselves as soon as it does"
         )
+
+
+class SilentBrokers:
+    """Brokers that have not answered in a tick. Each application of such a broker would wait 5 s for it again, and Dagster ends a tick
+    after 60 s: with twelve of them, applications of other brokers would not be looked at."""
+
+    def __init__(self) -> None:
+        self._silent: set[str] = set()
+
+    @contextmanager
+    def asking(self, application: Application) -> Iterator[None]:
+        """Note if the application's broker does not answer in the block. Raises BrokerUnavailableError at once if that is known."""
+        servers = application.bootstrap_servers
+        if servers in self._silent:
+            raise BrokerUnavailableError(f"{application.id}: no broker answers at {servers}")
+        try:
+            yield
+        except BrokerUnavailableError as error:
+            cause = error.__cause__
+            what = cause.args[0] if isinstance(cause, KafkaException) else None
+            if isinstance(what, KafkaError) and what.code() in _NO_ANSWER:
+                self._silent.add(servers)
+            raise
 
 
 def _offset(message: Message) -> int:

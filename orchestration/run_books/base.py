@@ -95,7 +95,6 @@ class RunBook(ABC):
         self.request = request
         self.progress = progress
         self.run_id = 0
-        self._number = 0
         self._commands: TaskCommands | None = None
         self._feed: Feed | None = None
 
@@ -205,7 +204,6 @@ class RunBook(ABC):
                 run = self._new_run(subject, at)
                 session.add(run)
                 session.flush()
-            self._number = max((step.number for step in run.steps), default=0)
             run.state, run.started_at, run.dagster_run_id = RunBookState.RUNNING.value, at, request.dagster_run_id
             run.ended_at, run.reason = None, None
             self.run_id = run.id
@@ -234,7 +232,8 @@ class RunBook(ABC):
         at, reason = audit.now(), alerts.printable(reason)
         with self.control_plane.writing() as session:
             run = session.get_one(RunBookRun, self.run_id, with_for_update=True)
-            run.state, run.ended_at, run.reason = state.value, at, reason
+            if run.state != RunBookState.DONE.value:  # another process that executed this run, too, may have completed it
+                run.state, run.ended_at, run.reason = state.value, at, reason
             self._audit(session, f"run-book {state.value.lower()}", at, {"subject": self.subject().name, "reason": reason})
             session.refresh(run, ["steps"])
         self.progress(f"run-book {state.value}: {reason}")
@@ -243,10 +242,11 @@ class RunBook(ABC):
     @contextmanager
     def step(self, step: Step) -> Iterator[Findings]:
         """Record a step before and after the block, which fills the dictionary with its findings."""
-        self._number += 1
-        number, at = self._number, audit.now()
+        at = audit.now()
         with self.control_plane.writing() as session:
             started = StepState.STARTED.value
+            run = session.get_one(RunBookRun, self.run_id, with_for_update=True)
+            number = 1 + max((each.number for each in run.steps), default=0)  # another process may execute this run, too
             session.add(RunBookStep(run_id=self.run_id, number=number, name=step.name, state=started, started_at=at, detail={}))
             self._audit(session, f"step {step.name} started", at, {})
         findings: Findings = {}

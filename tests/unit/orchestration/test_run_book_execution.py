@@ -89,6 +89,21 @@ def test_one_that_was_interrupted_between_two_steps_is_continued_from_a_later_op
     assert len(rows(control_plane)[0][2]) == 5, "a run that is over is not executed again"
 
 
+def test_two_processes_that_execute_the_same_run_do_not_disturb_each_other(control_plane: ControlPlane) -> None:
+    """A run that takes long counts as killed, and is taken up again; or a person re-executes it meanwhile."""
+    first = Execution(Repair(A, control_plane, Request("ann")))
+    first.execute_until("check")
+    second = Execution(Repair(A, control_plane, Request("policy", run_id=first.book.run_id)))
+    second.execute_until("check")
+    assert first.execute_until("keep") == {"did": "keep"}
+    assert second.execute_until("close") == {"did": "close"}
+    assert rows(control_plane)[0][:2] == ("DONE", "repaired")
+    first.close()
+    ((state, reason, steps),) = rows(control_plane)
+    assert (state, reason) == ("DONE", "repaired"), "one that is interrupted does not undo what the other has completed"
+    assert steps == [f"{name} DONE" for name in ("check", "check", "keep", "keep", "close")]
+
+
 @pytest.mark.parametrize("later", ["check", "close"])
 def test_a_refusal_ends_it_at_whatever_op_begins(control_plane: ControlPlane, later: str) -> None:
     book = Repair(A, control_plane, Request("ann"))

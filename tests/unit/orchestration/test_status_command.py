@@ -10,11 +10,12 @@ from pathlib import Path
 import dagster as dg
 import msgspec
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from penstock.assets.instances import global_stores_metadata
 from penstock.orchestration.cli import app
-from penstock.orchestration.commands.common import out
+from penstock.orchestration.commands.common import CompactRows, out
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.kafka.observer import Condition, Observer, Picture, UnreadPartitions, unread_partitions
@@ -191,3 +192,11 @@ def test_at_80_columns_what_is_wrong_is_first_and_no_name_is_cut_or_broken(monke
     )
     if command != "alerts":
         assert re.search("1234(56|63)", shown) and "restoring" not in shown and "standbys" not in shown, "counts that are 0 are left out"
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
+    """Keys and errors come from records, and rich would hide `[red]` and fail at `[/x]`."""
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        console.print(CompactRows([{"task": "0_0", "what": "key [red]a[/x]"}], ("task",)))
+    assert "key [red]a[/x]" in captured.get()

@@ -1,0 +1,97 @@
+"""Ticks of the sensors and of the minute's checks while brokers do not answer."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from dagster._core.errors import SensorExecutionError, user_code_error_boundary
+from dagster._utils.error import serializable_error_info_from_exc_info
+
+from penstock.assets import checks
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import Feed, Step
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.sensors.ticks import NothingSeenError, for_each_application
+
+
+class Brokers:
+    """Stands for the brokers of the applications' feeds: those that answer, and the applications that asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, away: str, code: int = KafkaError._TRANSPORT) -> None:
+        self.asked: list[str] = []
+
+        def step(feed: Feed, timeout_s: float = 5.0) -> Step:
+            application: Application = feed._application
+            self.asked.append(application.id)
+            if application.bootstrap_servers == away:
+                raise BrokerUnavailableError(f"{application.id}: no broker answers at {away}") from KafkaException(KafkaError(code))
+            return Step(0, True)
+
+        monkeypatch.setattr(Feed, "step", step)
+
+
+def operations(folder: Path, control_plane: ControlPlane, **servers: str) -> Operations:
+    declared = "".join(
+        f'[applications.{name}]\nfactory = "a:b"\ninstances = ["{name}-1"]\n[applications.{name}.config]\n"bootstrap.servers" = "{at}"\n'
+        for name, at in servers.items()
+    )
+    paths = ProjectPaths(folder, folder, folder / "streams.toml", f"sqlite:///{folder / 'unused.db'}")
+    return Operations(paths, Applications.parse(declared, paths.streams_toml), control_plane)
+
+
+def test_a_broker_that_does_not_answer_is_waited_for_once_in_a_tick(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its applications would wait 5 s, and Dagster ends the tick before those of other brokers are looked at."""
+    brokers = Brokers(monkeypatch, "away:1")
+    looked: list[str] = []
+    found = operations(tmp_path, control_plane, a="away:1", b="away:1", c="away:1", d="here:1")
+    away = for_each_application(found, lambda application: looked.append(application.id))
+    assert (brokers.asked, looked) == (["a", "d"], ["d"])
+    assert away == [f"{name}: no broker answers at away:1" for name in "abc"], "each is named all the same"
+    for_each_application(found, lambda _: None)
+    assert brokers.asked == ["a", "d"] * 2, "the next tick asks again"
+
+
+def test_an_error_of_one_application_says_nothing_of_its_broker(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = Brokers(monkeypatch, "away:1", KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    found = operations(tmp_path, control_plane, a="away:1", b="away:1", c="here:1")
+    for_each_application(found, lambda _: None)
+    assert brokers.asked == ["a", "b", "c"]
+
+
+def test_the_checks_of_a_minute_wait_once_for_a_broker(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_AT_ONCE", 1)
+    brokers = Brokers(monkeypatch, "away:1")
+    found = operations(tmp_path, control_plane, a="away:1", b="away:1")
+    with dg.DagsterInstance.ephemeral() as dagster:
+        reports = checks.reports(found, dagster, {}, datetime.now(UTC), logging.getLogger())
+    assert brokers.asked == ["a"]
+    assert reports.problems == [f"{name}: cannot be known: no broker answers at away:1" for name in "ab"]
+
+
+def test_a_tick_that_sees_nothing_fails_with_a_sentence_and_no_stack_trace(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Brokers(monkeypatch, "away:1")
+
+    def what() -> str:
+        return "while the sensor evaluates"
+
+    with pytest.raises(NothingSeenError) as failed, user_code_error_boundary(SensorExecutionError, what):
+        for_each_application(operations(tmp_path, control_plane, a="away:1"), lambda _: None)
+    shown = serializable_error_info_from_exc_info((failed.type, failed.value, failed.tb)).to_string()
+    assert "a: no broker answers at away:1" in shown
+    assert "Stack Trace" not in shown and 'File "' not in shown, shown
