@@ -85,8 +85,9 @@ class LiveSource:
         self.offsets = source.offsets
 
     def get(self, key: bytes) -> bytes | None:
+        expired = self._now() - self._ttl_ms  # before the entry: a commit in between may prolong the entry and move the time
         data = self._source.get(key)
-        return data if data is not None and _time(data) > self._now() - self._ttl_ms else None
+        return data if data is not None and _time(data) > expired else None
 
     def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Iterate as `KeyValueSource.range`, as of now."""
@@ -265,8 +266,8 @@ class StagedExpiringStore(StagedKeyValueStore):
         newest = max((time for _, _, time in records), default=-1)
         if newest > self._committed_time.now:
             self.set_meta(STREAM_TIME, TIME.pack(newest))
-            self._committed_time.now = newest
         super().restore(records, offsets)
+        self._committed_time.now = max(self._committed_time.now, newest)  # after the entries that this time has prolonged
         self._drop_looked_at()
         self._pass_removed(_LEAST_ROWS + 2 * len(records))
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from penstock import serdes
 from penstock.runtime.model.ids import NextOffset
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.stores import Stores
-from penstock.runtime.stores.expiring import StagedExpiringStore
+from penstock.runtime.stores.backend import Entries, Meta, Offsets
+from penstock.runtime.stores.expiring import LiveSource, StagedExpiringStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.layout import LAYOUT_META, layout_with_versions
 from penstock.runtime.stores.store_format import accepted_changes, store_changes
@@ -130,6 +133,39 @@ def test_a_commit_removes_more_than_the_last_one_wrote_although_its_own_updates_
         store.expire()
         store.commit({CHANGELOG: NextOffset(10)})
         assert sum(1 for _ in store._expiring().range(None, None)) == left
+    store.close()
+
+
+def test_a_query_never_misses_an_entry_whose_life_is_prolonged_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a commit between its steps nor by a restore between the new stream time and the new entry."""
+    under_test = opened(tmp_path, MINUTE)
+    store, task = cast(StagedExpiringStore, under_test.store), Task()
+    store.follow(task)
+    task.stream_time = 0
+    put(under_test.store, "a", 0)
+    under_test.commit(1)
+    view, backend = store.query_view(), store._expiring()
+    source = cast(LiveSource, view._backend)._source
+    read, write, found = source.get, backend.write, list[object]()
+
+    def commits_then(key: bytes) -> bytes | None:
+        entry = read(key)
+        task.stream_time = 9 * MINUTE
+        put(under_test.store, "a", 9 * MINUTE)
+        under_test.commit(2)
+        return entry
+
+    def asked_first(entries: Entries, offsets: Offsets, meta: Meta) -> None:
+        found.append(view.get("a"))
+        write(entries, offsets, meta)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "get", commits_then)
+        assert view.get("a") == 1
+    assert view.get("a") == 1
+    monkeypatch.setattr(backend, "write", asked_first)
+    store.restore([(b"a", (2).to_bytes(8, "big"), 20 * MINUTE)], {CHANGELOG: NextOffset(3)})
+    assert [*found, view.get("a")] == [1, 2]
     store.close()
 
 
