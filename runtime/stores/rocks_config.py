@@ -22,6 +22,8 @@ class RocksDBOptions:
     """Options of one store that may be set, with the names of RocksDB's Java API in snake_case. Sizes in bytes. Any other option raises
     StreamsConfigError."""
 
+    __slots__ = ("compaction_style", "compression", "of_database", "of_families", "of_tables")
+
     def __init__(self) -> None:
         self.of_tables: dict[str, tuple[object, ...]] = {}
         """Setters of the table format, with their arguments."""
@@ -45,6 +47,8 @@ class RocksDBOptions:
 
     def set_bloom_filter(self, bits_per_key: float) -> None:
         """10 bits by default."""
+        if not bits_per_key > 0:
+            raise StreamsConfigError(f"{ROCKSDB_CONFIG_SETTER}: set_bloom_filter({bits_per_key!r}): expected a number above 0")
         self.of_tables["set_bloom_filter"] = (float(bits_per_key), False)
 
     def set_write_buffer_size(self, size: int) -> None:

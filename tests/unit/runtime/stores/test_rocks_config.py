@@ -52,6 +52,8 @@ def test_the_options_of_a_store_arrive_in_its_files(tmp_path: Path) -> None:
         (lambda options: options.set_wal_dir("/tmp"), "set_wal_dir cannot be used: .* May be used: set_block_size"),
         (lambda options: options.set_compaction_style("fifo"), "set_compaction_style.'fifo'.: expected one of level, universal"),
         (lambda options: options.set_block_size(0), "set_block_size.0.: expected a number above 0"),
+        (lambda options: options.set_bloom_filter(-1), "set_bloom_filter.-1.: expected a number above 0"),
+        (lambda options: setattr(options, "block_size", 4096), "AttributeError: .*no attribute 'block_size'"),
         (lambda options: {"y": 1}["x"], "rocksdb.config.setter failed for store rows: KeyError"),
     ],
 )
