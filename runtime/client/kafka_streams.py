@@ -487,7 +487,7 @@ class KafkaStreams:
         """
         wanted = StoreQueryParameters(parameters) if isinstance(parameters, str) else parameters
         self._require_readable(wanted.store_name)
-        wanted = replace(wanted, isolation_level=wanted.isolation_level or self._isolation_level)
+        wanted = replace(wanted, isolation_level=IsolationLevel(wanted.isolation_level or self._isolation_level))
         query = StoreQuery(wanted, lambda: self._supervisor.parts(wanted), self._supervisor.report_damage)
         query.views()
         return query
@@ -500,7 +500,8 @@ class KafkaStreams:
         """
         self._require_readable(request.store_name)
         store = self._places.store(request.store_name)
-        found = self._supervisor.query(replace(request, isolation_level=request.isolation_level or self._isolation_level))
+        isolation = IsolationLevel(request.isolation_level or self._isolation_level)
+        found = self._supervisor.query(replace(request, isolation_level=isolation))
         if store.is_global:
             absent: QueryResult[R] = QueryResult(None, FailureReason.NOT_PRESENT, f"global store {store.name!r} is not open yet")
             return StateQueryResult({}, found.get(None, absent))

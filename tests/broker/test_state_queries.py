@@ -79,6 +79,11 @@ def test_uncommitted_state_is_read_before_the_commit_and_committed_state_up_to_a
         found = streams.query(read.with_isolation_level(UNCOMMITTED).with_partitions([mine]).require_active())
         assert found.partition_results[mine].result == 3 and found.position == Position.from_map({source: {mine: 2}})
 
+        by_name = read.with_isolation_level(cast(IsolationLevel, "READ_UNCOMMITTED"))
+        assert streams.query(by_name).partition_results[mine].result == 3
+        with pytest.raises(ValueError, match="'dirty' is not a valid IsolationLevel"):
+            streams.store(StoreQueryParameters("counts").with_isolation_level(cast(IsolationLevel, "dirty")))
+
         results = streams.query(key_query("a").with_partitions([mine, 7]).enable_execution_info()).partition_results
         assert results[mine].is_success and f"task 0_{mine} (ACTIVE, RUNNING)" in results[mine].execution_info[0]
         assert results[7].failure_reason is FailureReason.DOES_NOT_EXIST
