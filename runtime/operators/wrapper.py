@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
 
+from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.record import Headers, Record
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext
 from penstock.runtime.operators.processor import (
@@ -53,12 +55,22 @@ class ProcessorWrapper:
 
 
 def wrapped_user_processor(wrapper: ProcessorWrapper, name: str, supplier: UserProcessor) -> UserProcessor:
-    """Return a user's processor as the wrapper wants it. Raises TopologyError if it returns no supplier."""
+    """Return a user's processor as the wrapper wants it. Raises TopologyError if it returns no supplier, or raises."""
+    try:
+        found = _wrapped(wrapper, name, supplier)
+    except BaseException as error:
+        pass_ctrl_c(error, PROCESSOR_WRAPPER)
+        wanted = f"{PROCESSOR_WRAPPER} {type(wrapper).__qualname__}"
+        raise TopologyError(f"{wanted} failed for processor {name}{at_line(error)}: {described(error)}") from error
+    return _checked(name, found, fixed_key=supplier.fixed_key)
+
+
+def _wrapped(wrapper: ProcessorWrapper, name: str, supplier: UserProcessor) -> MakesProcessor | MakesFixedKeyProcessor:
     given = supplier.supplier
     if supplier.fixed_key:
         fixed = given if isinstance(given, FixedKeyProcessorSupplier) else _FixedKeySupplied(given)
-        return _checked(name, wrapper.wrap_fixed_key_processor_supplier(name, fixed), fixed_key=True)
-    return _checked(name, wrapper.wrap_processor_supplier(name, given if isinstance(given, ProcessorSupplier) else _Supplied(given)))
+        return wrapper.wrap_fixed_key_processor_supplier(name, fixed)
+    return wrapper.wrap_processor_supplier(name, given if isinstance(given, ProcessorSupplier) else _Supplied(given))
 
 
 def wrapped_operator(wrapper: ProcessorWrapper, operator: OperatorSupplier, context: NodeContext, forward: Forward) -> Forward:

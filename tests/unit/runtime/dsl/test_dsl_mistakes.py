@@ -26,6 +26,7 @@ from penstock import (
     Processor,
     ProcessorContext,
     ProcessorSupplier,
+    ProcessorWrapper,
     Produced,
     Record,
     Repartitioned,
@@ -33,6 +34,7 @@ from penstock import (
     Stores,
     StreamJoined,
     StreamsBuilder,
+    StreamsConfigError,
     Suppressed,
     TimeWindows,
     Topology,
@@ -276,3 +278,29 @@ def test_a_versioned_table_cannot_emit_on_change() -> None:
     rows = Materialized(Stores.persistent_versioned_key_value_store("rows", 1_000))
     with pytest.raises(TopologyError, match=r"table in: its store is versioned, so each update is a version"):
         StreamsBuilder().table("in", TEXT, rows, emit_on_change=True)
+
+
+class RaisingWrapper(ProcessorWrapper):
+    def wrap_processor_supplier(self, processor_name: str, processor_supplier: ProcessorSupplier) -> ProcessorSupplier:
+        raise RuntimeError("no licence")
+
+
+class EmptyWrapper(ProcessorWrapper):
+    def wrap_processor_supplier(self, processor_name: str, processor_supplier: ProcessorSupplier) -> ProcessorSupplier:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "error", "told"),
+    [
+        (RaisingWrapper, TopologyError, r"RaisingWrapper failed for processor mine, at .*: RuntimeError: no licence"),
+        (EmptyWrapper, TopologyError, "returned None for processor mine: expected a supplier of processors"),
+        (dict, StreamsConfigError, "= <class 'dict'> is not a ProcessorWrapper"),
+        ("no.such.Wrapper", StreamsConfigError, "= 'no.such.Wrapper' cannot be imported"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_used_is_named(wrapper: object, error: type[Exception], told: str) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", TEXT).process(Processor, named="mine")
+    with pytest.raises(error, match=rf"^processor\.wrapper\.class {told}"):
+        TopologyTestDriver(builder.build(), {"processor.wrapper.class": wrapper})
