@@ -10,7 +10,7 @@ The file is JSON, written by the launcher (`orchestration/instances/launcher.py`
 instance cleanly and keep its tasks reserved for its return (rules.md, 4). With `num.stream.threads` above 1 this is the main process of the
 instance's workers, and all of this applies to the workers together (docs/workers.md).
 
-With `--successor` the process waits until it is told to become the instance (`runtime/instance/successor.py`).
+With `--successor` the process waits for the command to become the instance (`runtime/instance/successor.py`).
 
 With `--seed` a seed or snapshot is installed first (docs/seeding.md), unless it was installed before.
 

@@ -24,7 +24,7 @@ RUN = b"run\n"
 
 
 def await_turn() -> str | None:
-    """Answer checks until the process is told to run. Return the fingerprint of the code that was checked, empty if none was; None if
+    """Answer checks until the command to run. Return the fingerprint of the code that was checked, empty if none was; None if
     standard input has ended instead."""
     build = ""
     with os.fdopen(os.dup(0), "rb") as commands, os.fdopen(os.dup(1), "wb") as answers:
