@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +72,8 @@ def wide(tmp_path: Path, broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> Iter
     for end, partitions in (("in", 2), ("out", 2), ("moved", 2), ("names", 1)):
         broker.create_topic(f"{application}-{end}", partitions, exact=True)
     broker.produce(f"{application}-names", [(key, key.upper()) for key in KEYS])
-    broker.produce(f"{application}-in", [(key, "{}") for key in KEYS])
+    an_hour_ago = round(time.time() * 1000) - 3_600_000  # before any time that a test resets to, however fast it comes to it
+    broker.produce(f"{application}-in", [(key, "{}") for key in KEYS], timestamps=[an_hour_ago] * len(KEYS))
     yield project
     for name in project.operations.launcher.known():
         project.operations.launcher.stop(name, 5.0, kill=True)
@@ -204,8 +206,8 @@ def test_a_duration_back_from_now_counts_from_the_first_attempt_of_a_reset_that_
     ends = wide.broker.end_offsets(source)
     wide.broker.produce(source, [(KEYS[0], "{}")], partition=0, timestamps=[first.to_ms + 1])
     assert subprocess.run([*killing, "begin", "PT1S"], cwd=ROOT, check=False).returncode == -signal.SIGKILL
-    time = datetime.fromtimestamp(first.to_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    assert f"input offsets set to {time}" in penstock("reset", id_, "--to", "PT1S", "--yes")
+    shown = datetime.fromtimestamp(first.to_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    assert f"input offsets set to {shown}" in penstock("reset", id_, "--to", "PT1S", "--yes")
     assert wide.broker.committed_offsets(id_, source) == ends, "in front of the record, which came within the duration"
 
 
