@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import pytest
 
 from penstock import (
     Consumed,
@@ -21,10 +24,11 @@ from penstock import (
     serdes,
 )
 from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.model.states import State
 from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.queries import StoreQueryParameters
 from tests.support import Kafka, wait_until
-from tests.support.engine import running
+from tests.support.engine import client, running
 
 S = serdes.STRING
 STRINGS = Consumed(S, value=S)
@@ -55,6 +59,11 @@ def topology(source: str, rows: str, *, headers: bool) -> Topology:
     return builder.build()
 
 
+def of_workers() -> Topology:
+    """Return the topology that keeps headers; worker processes build it by this function's name."""
+    return topology(os.environ["TEST_SOURCE"], os.environ["TEST_ROWS"], headers=True)
+
+
 def content(streams: KafkaStreams, store: str) -> Mapping[object, object]:
     return dict(streams.store(StoreQueryParameters.from_name_and_type(store, WITH_HEADERS)).all())
 
@@ -83,3 +92,36 @@ def test_an_application_begins_to_keep_headers_and_has_them_from_its_changelog_a
     shutil.rmtree(tmp_path)
     with running(broker, topology(source, rows, headers=True), application_id, tmp_path, **headers) as streams:
         assert {store: content(streams, store) for store in wanted} == wanted
+
+
+def test_queries_over_two_worker_processes_give_the_headers(
+    broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, rows = topic("source", partitions=2), topic("rows", config={"cleanup.policy": "compact"})
+    monkeypatch.setenv("TEST_SOURCE", source)
+    monkeypatch.setenv("TEST_ROWS", rows)
+    trace = [("trace", b"\xff"), ("trace", b"")]
+    for partition in (0, 1):
+        broker.produce(source, [(f"k{partition}", "v")], partition=partition, timestamps=[5], headers=[*trace])
+    broker.produce(rows, [("r", "row")], timestamps=[7], headers=[("of", b"topic")])
+    settings = {"num.stream.threads": 2, "commit.interval.ms": 100, "dsl.store.format": "headers"}
+    wanted = {
+        "kept": {key: ValueTimestampHeaders("v", 5, trace) for key in ("k0", "k1")},
+        "rows": {"r": ValueTimestampHeaders("row", 7, [("of", b"topic")])},
+    }
+
+    def has_a_task_each(streams: KafkaStreams) -> bool:
+        threads = streams.metadata_for_local_threads() if streams.state is State.RUNNING else set()
+        return len(threads) == 2 and all(thread.active_tasks for thread in threads)
+
+    def read(streams: KafkaStreams) -> dict[str, Mapping[object, object]]:
+        return {store: content(streams, store) for store in wanted} if streams.state is State.RUNNING else {}
+
+    with client(broker, "tests.broker.test_header_stores:of_workers", application_id, tmp_path, **settings) as streams:
+        streams.start()
+        wait_until(
+            lambda: len({thread.thread_name for thread in streams.metadata_for_local_threads() if thread.active_tasks}) == 2,
+            60,
+            "tasks on both",
+        )
+        wait_until(lambda: read(streams) == wanted, 60, "the headers of both workers' rows")
