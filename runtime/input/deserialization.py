@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
+from penstock.runtime.input.columns import RawColumns
 from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import DeserializationError, SchemaRegistryUnavailableError, StreamsError
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
@@ -31,7 +32,7 @@ from penstock.runtime.serdes.serde import PlainSerde, Serde
 
 
 class RawMessage(Protocol):
-    """A record as it was read: confluent-kafka's `Message`, or that of `penstock.runtime.testing`."""
+    """A record as it was read: confluent-kafka's `Message`, a row of `RawColumns`, or that of `penstock.runtime.testing`."""
 
     def topic(self) -> str: ...
 
@@ -116,14 +117,20 @@ class Decoder:
 
     def _decode_at_once(self, messages: Sequence[RawMessage]) -> Batch | None:
         """Decode the whole run by columns; return None if a record must be checked by itself."""
-        headers = [message.headers() for message in messages]
+        keys: list[object]
+        values: list[object]
+        if isinstance(messages, RawColumns):
+            headers: list[Headers | None] = messages.headers or []
+            timestamps, keys, values = messages.timestamps, [*messages.keys], [*messages.values]
+        else:
+            headers = [message.headers() for message in messages]
+            timestamps = [message.timestamp()[1] for message in messages]
+            keys = [message.key() for message in messages]
+            values = [message.value() for message in messages]
         plain = headers.count(None) == len(headers)
-        timestamps = [message.timestamp()[1] for message in messages]
         if (self._needs_headers and not plain) or min(timestamps, default=0) < 0:
             return None
         key, value = self._key, self._value
-        keys: list[object] = [message.key() for message in messages]
-        values: list[object] = [message.value() for message in messages]
         if self._key_serde is not BYTES:
             keys = [None if raw is None else key(raw) for raw in keys]  # type: ignore[arg-type]  # they are bytes until now
         if self._value_serde is not BYTES:
@@ -209,6 +216,8 @@ def _offsets(messages: Sequence[RawMessage]) -> Sequence[int]:
     """Return the offsets of a run: a range if they are consecutive, which is the usual case and costs two calls."""
     if not messages:
         return range(0)
+    if isinstance(messages, RawColumns):
+        return messages.offsets
     first, last = messages[0].offset(), messages[-1].offset()
     if last - first == len(messages) - 1:
         return range(first, last + 1)

@@ -1,5 +1,5 @@
 """Queues of a task's input partitions. The next record is the one with the smallest timestamp at the head of a queue (Kafka Streams'
-`PartitionGroup`); an empty partition may be waited for (`max.task.idle.ms`, KIP-695).
+`PartitionGroup`), at equal timestamps that of the first partition; an empty partition may be waited for (`max.task.idle.ms`, KIP-695).
 
 Records come out as runs: stretches of one partition that may be processed in one go because no other partition has an older head. A task
 with one input partition gets whole batches. Decoding is one batch ahead per partition at most, and a record that cannot be read
@@ -237,8 +237,8 @@ class TaskQueues:
             if queue.stop_before is not None and queue.stopped:
                 return None
             timestamp = batch.timestamps[queue._row]
-            if timestamp < smallest:
-                first, smallest, following = queue, timestamp, smallest
+            if timestamp < smallest:  # all queues so far are before this one, and come first at equal times
+                first, smallest, following = queue, timestamp, smallest - 1
             elif timestamp < following:
                 following = timestamp
         if first is None or waits:
@@ -249,7 +249,7 @@ class TaskQueues:
         if batch is None:
             return None
         stop = min(row + limit, first.stop_row(batch))
-        if following != _LATE:
+        if following < _LATE - 1:
             stop = _up_to(batch.timestamps, row, stop, following)
         return Run(first, batch, row, stop)
 

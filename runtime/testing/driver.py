@@ -30,12 +30,14 @@ from penstock.runtime.model.record import Headers
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.model.type_variables import K, V
 from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stage.environment import Environment
+from penstock.runtime.stage.global_stores import LocalGlobalStores
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
 from penstock.runtime.testing.clock import ManualClock
 from penstock.runtime.testing.log import LogRecord, MemoryLog
 from penstock.runtime.testing.stores import key_value_facade, session_facade, window_facade
-from penstock.runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
+from penstock.runtime.testing.tasks import NO_WAIT, DriverTask
 from penstock.runtime.testing.topics import TestInputTopic, TestOutputTopic
 from penstock.runtime.topology.checks import check_serde_pair
 from penstock.runtime.topology.factory import checked_topology, warn_of_no_effect
@@ -66,9 +68,19 @@ class TopologyTestDriver:
         self._waiting: deque[LogRecord] = deque()
         self._log = MemoryLog(self._written)
         self._folder = TemporaryDirectory(prefix="topology-test-")
-        self._around = Surroundings(settings, resolved, self._clock, self._metrics, self._log, Path(self._folder.name))
-        self._globals = DriverGlobalStores(resolved, self._around)
-        self._tasks = [DriverTask(part, self._around, self._globals) for part in resolved.sub_topologies()]
+        self._around = Environment(
+            settings,
+            resolved,
+            self._clock,
+            self._metrics,
+            self._log,
+            Path(self._folder.name),
+            instance="topology-test",
+            partitions=lambda topic: 1,
+            max_task_idle_ms=NO_WAIT,
+        )
+        self._globals = LocalGlobalStores(resolved.global_stores(), self._around)
+        self._tasks = [DriverTask(part, self._around, self._log, self._globals) for part in resolved.sub_topologies()]
         self._readers = {topic: task for task in self._tasks for topic in task.topics}
         for task in self._tasks:
             task.start()
@@ -131,7 +143,7 @@ class TopologyTestDriver:
             record = waiting.popleft()
             try:
                 if record.topic_name in self._globals.topics:
-                    self._globals.process(record)
+                    self._globals.process(TopicPartition(record.topic_name, 0), [record])
                 if record.topic_name in self._readers:
                     self._readers[record.topic_name].pipe(record)
             except BaseException:

@@ -48,6 +48,8 @@ class LogRecord:
 class MemoryLog:
     """Topics of one partition. `on_append` is called for every record that the driver's tasks write."""
 
+    keeps_changelogs = True
+
     def __init__(self, on_append: Callable[[LogRecord], None]) -> None:
         self._records: dict[str, list[LogRecord]] = {}
         self._unread: dict[str, deque[LogRecord]] = {}

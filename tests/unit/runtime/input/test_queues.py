@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from penstock import serdes
@@ -52,6 +54,22 @@ def test_only_heads_are_compared_so_a_late_record_does_not_hold_back_those_behin
     left.enqueue([Raw(0, time=5), Raw(1, time=1)])
     right.enqueue([Raw(0, time=3)])
     assert drain(queues) == [("right", 0), ("left", 0), ("left", 1)]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_order_depends_on_timestamps_and_partitions_and_not_on_the_size_of_batches(seed: int) -> None:
+    """At equal timestamps the first partition's head comes first: the order is that of the largest timestamp so far in the partition, the
+    partition, and the offset."""
+    random = Random(seed)
+    times = {topic: [random.randint(0, 12) + 3 * n // 2 for n in range(random.randint(0, 15))] for topic in "abc"}
+    queues = [queue(topic) for topic in times]
+    for each in queues:
+        messages = [Raw(offset, time=at) for offset, at in enumerate(times[each.partition.topic])]
+        cut = random.randint(0, len(messages))
+        each.enqueue(messages[:cut])
+        each.enqueue(messages[cut:])
+    running = [(max(at[: offset + 1]), topic, offset) for topic, at in times.items() for offset in range(len(at))]
+    assert drain(TaskQueues(queues, -1), limit=random.randint(1, 8)) == [(topic, offset) for _, topic, offset in sorted(running)]
 
 
 def test_max_task_idle_an_empty_partition_that_may_have_more_is_waited_for() -> None:
