@@ -101,11 +101,14 @@ class TaskContext:
         "emit_interval_ms",
         "global_stores",
         "headers",
+        "held",
+        "holds",
         "metrics",
         "offset",
         "partition",
         "processor_metadata",
         "punctuating",
+        "ran_alone",
         "shared",
         "state_dir",
         "stores",
@@ -154,6 +157,13 @@ class TaskContext:
         """The batch of the record that is being processed, for those who know its type."""
         self.punctuating = False
         """True while a punctuator runs."""
+        self.holds = False
+        """True if stream-time punctuators and results that are due wait for `Pipeline.punctuate`, so that a commit with one record contains
+        nothing that other records are behind."""
+        self.held: dict[Callable[[], None], None] = {}
+        """What waits for `Pipeline.punctuate`, in order."""
+        self.ran_alone = ""
+        """What `Pipeline.punctuate` ran last, for messages."""
         self.timestamp = 0
         self.headers: Headers | None = None
         self.commit_requested = False
@@ -167,6 +177,13 @@ class TaskContext:
         if name not in self.shared:
             self.shared[name] = make()
         return cast(T, self.shared[name])
+
+    def release(self, emit: Callable[[], None]) -> None:
+        """Emit results of earlier records that are due now. `emit` is called at once, or later if the task `holds` them."""
+        if self.holds:
+            self.held[emit] = None
+        else:
+            emit()
 
     def store(self, name: str) -> StateStore | EngineStore:
         """Return the task's store of this name, else the global store, of which the task is then registered as a reader.

@@ -153,15 +153,18 @@ class OpenWindows:
 
     __slots__ = (
         "_clock",
+        "_closed",
         "_counter",
         "_emit",
         "_ends",
         "_interval",
+        "_last",
         "_latency",
         "_load",
         "_next_ms",
         "_open",
         "_order",
+        "_release",
         "_value_of",
         "emitted",
         "first",
@@ -173,6 +176,7 @@ class OpenWindows:
         self._counter = task.metrics.counter("window-aggregate-final-emit-total", NODE, **of_node)
         self._latency = task.metrics.latency("window-aggregate-final-emit-latency", NODE, **of_node)
         self._clock, self._interval, self._next_ms = task.clock, task.emit_interval_ms, 0
+        self._release, self._last, self._closed = task.release, -1, -1
         self._load, self._value_of, self._emit, self._order = table.load, table.value_of, emit, order
         self._open: dict[int, dict[bytes, Windowed]] = {}
         self._ends: list[int] = []
@@ -204,16 +208,21 @@ class OpenWindows:
         if now < self._next_ms:
             return
         self._next_ms = now + self._interval
+        self._last, self._closed = last, closed
+        self._release(self._emit_closed)
+
+    def _emit_closed(self) -> None:
         emitted, began = 0, self._clock.monotonic_ms()
-        while self._ends and self._ends[0] <= last:
-            keys = self._open.pop(heapq.heappop(self._ends))
+        while self._ends and self._ends[0] <= self._last:
+            keys = self._open[self._ends[0]]
             for store_key in sorted(keys, key=self._order):
-                entry = self._load(store_key)
+                windowed, entry = keys.pop(store_key), self._load(store_key)  # a result that fails is not repeated, and the others follow
                 value = self._value_of(entry)
                 if value is not None:
-                    self._emit(keys[store_key], value, None, entry.timestamp)
+                    self._emit(windowed, value, None, entry.timestamp)
                     emitted += 1
+            del self._open[heapq.heappop(self._ends)]
         self.first = self._ends[0] if self._ends else NEVER
-        self.emitted = closed
+        self.emitted = self._closed
         self._counter.add(emitted)
         self._latency.record(self._clock.monotonic_ms() - began)

@@ -187,16 +187,21 @@ class _Waiting:
 
     def remove(self, key: JoinKey) -> None:
         """Remove the records of this key, which have a match now."""
+        self.keep(key, ())
+
+    def keep(self, key: JoinKey, values: JoinValues) -> None:
+        """Keep only these records of a key."""
         raw = self.to_bytes(key)
         entry = self.store.entry(raw)
         if entry.value is not None:
-            self.store.update(raw, key, entry, None, key.timestamp, None)
+            self.store.update(raw, key, entry, values or None, key.timestamp, None)
 
 
 def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: StreamJoin) -> Callable[[], None]:
     """Return a function that emits the records that are due."""
     before, after, grace = side.windows.before_ms, side.windows.after_ms, side.windows.grace_period_ms
     joiner, with_key, clock, interval = side.joiner, side.with_key, context.task.clock, context.task.emit_interval_ms
+    release = context.task.release
     ahead = after if side.left else before
 
     def emit() -> None:
@@ -207,6 +212,10 @@ def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: St
         if now < waiting.next_scan_ms:
             return
         waiting.next_scan_ms = now + interval
+        release(scan)
+
+    def scan() -> None:
+        stream_time = waiting.stream_time
         waiting.min_time = _EMPTY
         left_open = right_open = False
         for found, values in waiting.store.all():
@@ -217,10 +226,11 @@ def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: St
             if timestamp + (after if left else before) + grace >= stream_time:
                 left_open, right_open = left_open or left, right_open or not left
                 continue
-            for _, value in cast(JoinValues, values):
+            for done, (_, value) in enumerate(cast(JoinValues, values), 1):
+                # Before the result, so that one that fails is not repeated for every later record.
+                waiting.keep(JoinKey(timestamp, left, key), cast(JoinValues, values)[done:])
                 pair = (value, None) if left else (None, value)
                 forward(key, joiner(key, *pair) if with_key else joiner(*pair), timestamp)
-            waiting.remove(JoinKey(timestamp, left, key))
 
     return emit
 

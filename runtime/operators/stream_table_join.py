@@ -19,7 +19,7 @@ The buffer may be larger than memory, so only the keys of the next records to em
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -160,14 +160,11 @@ class _Order:
             self.horizon = self._known[_NEXT]
             del self._known[_NEXT + 1 :]
 
-    def due(self, last: bytes) -> list[bytes]:
-        """Remove and return the next keys up to `last`; empty if there are none."""
+    def due(self, last: bytes) -> bytes | None:
+        """Remove and return the next key, if it is at most `last`."""
         if not self._known and self.horizon is not None:
             self._read_next()
-        count = bisect_right(self._known, last)
-        found = self._known[:count]
-        del self._known[:count]
-        return found
+        return self._known.pop(0) if self._known and self._known[0] <= last else None
 
     def _read_next(self) -> None:
         rows = self.store.range(self.horizon or None, None)
@@ -200,7 +197,7 @@ class StreamTableGraceJoin(OperatorSupplier):
         observed, number = committed_time(context, store, OBSERVED_TIME), max(0, committed_time(context, store, _NUMBER))
         commit_time(context, store, OBSERVED_TIME, lambda: observed)
         commit_time(context, store, _NUMBER, lambda: number)
-        drop = dropping(context)
+        drop, release = dropping(context), task.release
 
         def join_later(key: object, value: object, timestamp: int) -> None:
             nonlocal observed, number
@@ -216,10 +213,13 @@ class StreamTableGraceJoin(OperatorSupplier):
             buffered = BufferValue(None, None, write_value(value), timestamp, origin, 0).to_bytes()
             store.update(raw, raw, store.entry(raw), buffered, timestamp, None)
             order.add(raw)
-            last = _HEAD.pack(0, max(0, observed - grace) + 1) if observed >= grace else b""
-            while due := order.due(last):
-                for each in due:
-                    emit(each)
+            if observed >= grace:
+                release(emit_due)
+
+        def emit_due() -> None:
+            last = _HEAD.pack(0, max(0, observed - grace) + 1)
+            while (due := order.due(last)) is not None:
+                emit(due)
 
         return join_later
 
@@ -235,12 +235,12 @@ def _emitter(
     def emit(raw: bytes) -> None:
         entry = store.entry(raw)
         buffered = BufferValue.from_bytes(cast(bytes, store.value_of(entry)))
+        store.update(raw, raw, entry, None, buffered.timestamp, None)  # first, so that a result that fails is not repeated after a restart
         current = task.topic, task.partition, task.offset, task.headers
         task.topic, task.partition, task.offset, task.headers = buffered.origin
         try:
             join(read_key(raw[_HEAD.size : -_TAIL.size]), read_value(cast(bytes, buffered.new)), buffered.timestamp)
         finally:
             task.topic, task.partition, task.offset, task.headers = current
-        store.update(raw, raw, entry, None, buffered.timestamp, None)
 
     return emit

@@ -65,7 +65,7 @@ class Suppress(OperatorSupplier):
         buffer.load(record_size)
         observed = committed_time(context, buffer, OBSERVED_TIME)
         commit_time(context, buffer, OBSERVED_TIME, lambda: observed)
-        emit, put, evict = change_emitter(context, forward), buffer.put, buffer.evict
+        emit, put, evict, release = change_emitter(context, forward), buffer.put, buffer.evict, task.release
         wait, by_window_end, max_records, max_bytes = self.wait_ms, self.by_window_end, self.max_records, self.max_bytes
         limited = max_records < UNLIMITED or max_bytes < UNLIMITED
 
@@ -82,12 +82,7 @@ class Suppress(OperatorSupplier):
                 task.topic, task.partition, task.offset, task.headers = current
             emitted.add()
 
-        def suppress(key: object, change: Change, timestamp: int) -> None:
-            nonlocal observed
-            if timestamp > observed:
-                observed = timestamp
-            time = cast("Windowed", key).window.end if by_window_end else timestamp
-            put(time, key, change[0], change[1], timestamp, Origin(task.topic, task.partition, task.offset, task.headers))
+        def send_due() -> None:
             expiry = observed - wait
             while buffer.first <= expiry:
                 send()
@@ -99,6 +94,15 @@ class Suppress(OperatorSupplier):
                             f"[{buffer.size}/{max_bytes}] bytes."
                         )
                     send()
+
+        def suppress(key: object, change: Change, timestamp: int) -> None:
+            nonlocal observed
+            if timestamp > observed:
+                observed = timestamp
+            time = cast("Windowed", key).window.end if by_window_end else timestamp
+            put(time, key, change[0], change[1], timestamp, Origin(task.topic, task.partition, task.offset, task.headers))
+            if buffer.first <= observed - wait or limited:
+                release(send_due)
 
         return of_changes(suppress)
 

@@ -80,6 +80,8 @@ class OfflineTask(ActiveTask):
             self.uncommitted_records += done
             if commits or search.limit is not None or self.pause_wanted is not None:
                 self.commit()
+            if self._context.held:
+                self.punctuate(self.plan.clock.wall_ms())
         except TransactionAbortedError as error:
             if search.steps == steps and not isinstance(error, ReplayBeforePauseError):
                 raise ProductionError(str(error)) from error

@@ -275,7 +275,7 @@ class ActiveTask:
             if not searching:
                 return 0
         self._become_current()
-        pipeline.punctuates_later = search.limit == 1  # so that a punctuator's outputs are not attributed to the record
+        self._context.holds = search.limit == 1  # so that outputs of punctuators and of earlier records are not attributed to the record
         while done < limit:
             run = queues.next_run(min(limit - done, turn) if turn else limit - done, now_ms)
             if run is None:

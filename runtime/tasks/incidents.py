@@ -120,13 +120,15 @@ class PausePoint:
 
 
 class CurrentRecord(Protocol):
-    """Context of the record that is being processed. Offset -1: there is none. `punctuating`: a punctuator is running."""
+    """Context of the record that is being processed. Offset -1: there is none. `punctuating`: a punctuator is running, or results that were
+    held back are emitted. `ran_alone`: which of them ran last."""
 
     topic: str
     partition: int
     offset: int
     headers: Headers | None
     punctuating: bool
+    ran_alone: str
     batch: object
 
 
@@ -362,7 +364,7 @@ class Incidents:
         if origin.offset >= 0:
             places.append(f"record {origin.topic}-{origin.partition}@{origin.offset}")
         if origin.punctuated:
-            places.append("a punctuator")
+            places.append((self.current is not None and self.current.ran_alone) or "a punctuator")
         size = len(output.key or b"") + len(output.value or b"")
         return f"{', '.join(places)}: its output of {size} bytes to {output.topic}"
 

@@ -57,6 +57,8 @@ _NOT_THE_USERS = (
 )
 """Errors of the engine itself, which pass through a chain unchanged."""
 
+PUNCTUATOR, HELD_BACK = "a punctuator", "a result that was held back"
+
 ContinuesAfter = Callable[[ProcessingError], bool]
 """Decides whether a task continues after user code failed outside of a run; `__cause__` is its error."""
 
@@ -84,8 +86,6 @@ class Pipeline:
         self._continues_after = continues_after
         self._label = subtopology.label
         self._skips_deferred = skips_deferred
-        self.punctuates_later = False
-        """True if stream-time punctuators run in `punctuate` only."""
         self._codes: dict[CodeType, str] = {}
         self._hooks = Hooks(self._named)
         assembly = Assembly(subtopology, context, self._hooks)
@@ -260,7 +260,7 @@ class Pipeline:
             if timestamp > context.stream_time:
                 context.stream_time = timestamp
             process(key, value, timestamp)
-            if due.due <= context.stream_time and not self.punctuates_later:
+            if due.due <= context.stream_time and not context.holds:
                 self._punctuate(due, context.stream_time)
 
     # -- deferred records (`operators/deferred.py`) ----------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class Pipeline:
             for level, queue in enumerate(deferrals.queues):
                 while queue.is_full():
                     self._finish(queue.records.popleft(), level)
-            if due.due <= stream_time and not self.punctuates_later:
+            if due.due <= stream_time and not context.holds:
                 context.stream_time = stream_time
                 self.finish_deferred()
                 if not place.failed:
@@ -384,32 +384,52 @@ class Pipeline:
             self._deferrals.drop()
 
     def is_punctuation_due(self, wall_ms: int) -> bool:
-        """Return whether `punctuate` would run a punctuator."""
+        """Return whether `punctuate` would run anything."""
         context = self.context
+        if context.held:
+            return True
         by_stream_time = context.stream_time >= 0 and context.stream_punctuations.due <= context.stream_time
         return by_stream_time or context.wall_punctuations.due <= wall_ms
 
     def punctuate(self, wall_ms: int) -> int:
-        """Run the punctuators that are due, by stream time and by `wall_ms`. Returns how many ran. Raises ProcessingError."""
+        """Emit the results that the task holds, and run the punctuators that are due, by stream time and by `wall_ms`. Returns how many
+        ran. Raises ProcessingError."""
         context = self.context
+        context.holds = False
         stream, wall = context.stream_punctuations, context.wall_punctuations
-        if stream.due == NEVER and wall.due == NEVER:
-            return 0
         ran = 0
+        if context.held:
+            ran, context.ran_alone = self._run_alone(self._emit_held), HELD_BACK
+        if stream.due == NEVER and wall.due == NEVER:
+            return ran
         if context.stream_time >= 0 and stream.due <= context.stream_time:
             ran += self._punctuate(stream, context.stream_time)
         if wall.due <= wall_ms:
             ran += self._punctuate(wall, wall_ms)
         return ran
 
+    def _emit_held(self) -> int:
+        held, emitted = self.context.held, 0
+        while held:  # one that raises is not repeated, and the others follow
+            emit = next(iter(held))
+            del held[emit]
+            emit()
+            emitted += 1
+        return emitted
+
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
+        self.context.ran_alone = PUNCTUATOR
+        return self._run_alone(lambda: queue.punctuate(now_ms, self.finish_deferred))
+
+    def _run_alone(self, run: Callable[[], int]) -> int:
+        """Run punctuators, or emit results that were held: work that does not belong to the current record. Return how many ran."""
         self._no_record()
         self.context.punctuating = True
         ran = 0
         try:
             while True:
                 try:
-                    ran += queue.punctuate(now_ms, self.finish_deferred)
+                    ran += run()
                     self.finish_deferred()
                     return ran
                 except _NOT_THE_USERS:
@@ -431,7 +451,7 @@ class Pipeline:
         self._no_record()
         try:
             for store in self._expiring:
-                store.expire()
+                self.context.release(store.expire)
             while any([store.flush_cache() for store in self._caches]) or self.finish_deferred():  # noqa: C419 (every store)
                 pass
             for keep in self._hooks.before_commit:
