@@ -5,38 +5,48 @@ The job `instance_checks`, which a person starts, reports all results in a run.
 """
 
 import logging
+import re
+import traceback
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 import dagster as dg
 
 from penstock.assets.status import is_due, observations
-from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster import alert_check, day_events, live_metadata
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Task, is_global
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
-from penstock.orchestration.health import DESCRIPTIONS, CheckResult, facts, remember, report, results_of
+from penstock.orchestration.health import DESCRIPTIONS, CheckResult, checks, facts, is_new, remember, report, results_of
 from penstock.orchestration.health.checks import Known
-from penstock.orchestration.health.figures import Report
+from penstock.orchestration.health.figures import Report, unknown_report
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import SilentBrokers
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.states import TaskState
 
-_MOST_ROWS = 500
-_MOST_SHOWN = 30
+_COLUMNS = {
+    checks.FRESHNESS: ("task", "instance", "checkpoint_age_s", "unsaved_s", "restore_debt"),
+    checks.STANDBYS: ("task", "instance", "standbys", "wanted", "on"),
+}
+"""Columns of checks that have more than a page of 1440 pixels has room for, which is five."""
+_MOST_ROWS = 100
+_MOST_PROBLEMS = 30
 _MOST_NAMED = 5
 _AT_ONCE = 8
 _LATE_SECONDS = 60
 _TICK_SECONDS = 40
 """A tick ends after this time, since Dagster gives up after 60 s; a check that was not written is reported by the next one."""
-_REPORT_AGAIN_SECONDS = 600
-"""A result that has not changed is reported again after this time, with the figures of then."""
+_PASSED_SECONDS, _FAILED_SECONDS = 6 * 3600, 600
+_NUMBER = re.compile(r"(?<![\w@-])\d+(\.\d+)?(?![\w@-])")
+"""Numbers in a sentence; those in names of tasks, instances and records belong to the names."""
 
 
 def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDefinition:
@@ -98,10 +108,10 @@ def _result(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
         severity=dg.AssetCheckSeverity.ERROR if result.severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
         description=result.summary,
         metadata={
+            **({"1 problems": dg.MetadataValue.md(_problems(result))} if result.texts else {}),
+            "2 looked at": _table(result),
+            "3 as of": dg.MetadataValue.timestamp(at),
             **_numbers(result),
-            "as_of": dg.MetadataValue.timestamp(at),
-            "overview": dg.MetadataValue.md(f"{result.summary}\n\n{_markdown(result)}"),
-            "table": _table(result),
         },
     )
 
@@ -111,34 +121,20 @@ def _numbers(result: CheckResult) -> dict[str, dg.MetadataValue]:
     return {name: dg.MetadataValue.float(v) if isinstance(v, float) else dg.MetadataValue.int(v) for name, v in result.numbers.items()}
 
 
-def _lines(result: CheckResult) -> list[dict[str, str | int | float | bool | None]]:
-    """Return a line per row, failures first."""
-    rows = sorted(result.rows, key=lambda row: -row.severity.rank)
-    return [{**row.cells, "severity": row.severity.value, "problem": row.problem} for row in rows]
-
-
-def _markdown(result: CheckResult) -> str:
-    """Return the table that is displayed with the check, in Markdown."""
-    lines = _lines(result)
-    if not lines:
-        return "nothing to check"
-    head = list(lines[0])
-    rows = [[("" if line.get(name) is None else str(line.get(name))).replace("|", "\\|") for name in head] for line in lines[:_MOST_SHOWN]]
-    rest = f"\n\n… and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)) + rest
+def _problems(result: CheckResult) -> str:
+    """Return a list of the problems, in Markdown."""
+    texts = result.texts
+    more = [f"and {len(texts) - _MOST_PROBLEMS} more"] if len(texts) > _MOST_PROBLEMS else []
+    return "\n".join(f"- {text}" for text in (*texts[:_MOST_PROBLEMS], *more))
 
 
 def _table(result: CheckResult) -> dg.TableMetadataValue:
-    lines = _lines(result)[:_MOST_ROWS]
-    columns = list(lines[0]) if lines else ["instance"]
+    """Return what was looked at, failures first."""
+    rows = [row.cells for row in sorted(result.rows, key=lambda row: -row.severity.rank)[:_MOST_ROWS]]
+    names = _COLUMNS.get(result.name) or (tuple(rows[0]) if rows else ("instance",))
     kinds = {bool: "bool", int: "int", float: "float"}
-    schema = dg.TableSchema(
-        [
-            dg.TableColumn(name, next((kinds.get(type(line[name]), "string") for line in lines if line.get(name) is not None), "string"))
-            for name in columns
-        ]
-    )
-    return dg.MetadataValue.table(records=[dg.TableRecord(line) for line in lines], schema=schema)
+    columns = {name: next((kinds.get(type(row[name]), "string") for row in rows if row[name] is not None), "string") for name in names}
+    return live_metadata.table(columns, [dg.TableRecord({name: row[name] for name in names}) for row in rows])
 
 
 Event = dg.AssetCheckEvaluation | dg.AssetObservation
@@ -146,11 +142,18 @@ Event = dg.AssetCheckEvaluation | dg.AssetObservation
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Events to report to Dagster, and what they are about."""
+    """Events to report to Dagster, and what they are about. `kept`: changes, and results of checks. `of_the_day`: observations of a minute
+    in which nothing has changed. `errors`: of the applications whose checks could not be computed."""
 
-    events: list[Event]
+    kept: list[Event]
+    of_the_day: list[dg.AssetObservation]
     applications: int
     problems: list[str]
+    errors: list[Exception]
+
+    @property
+    def events(self) -> list[Event]:
+        return [*self.kept, *self.of_the_day]
 
     @property
     def line(self) -> str:
@@ -158,6 +161,17 @@ class Reports:
         found = "; ".join(self.problems[:_MOST_NAMED]) or "nothing is wrong"
         more = f"; and {len(self.problems) - _MOST_NAMED} more" if len(self.problems) > _MOST_NAMED else ""
         return f"looked at {_plural(self.applications, 'application')}, reported {_plural(len(self.events), 'event')}: {found}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was seen of an application. `tasks`: those of each instance. `error`: why its checks could not be computed."""
+
+    application: Application
+    results: Sequence[dg.AssetCheckResult]
+    report: Report
+    tasks: Mapping[str, Sequence[Task]] = field(default_factory=dict)
+    error: Exception | None = None
 
 
 def _plural(number: int, name: str) -> str:
@@ -173,28 +187,61 @@ def reports(
     *,
     everything: bool = False,
 ) -> Reports:
-    """Look at all applications, and return what Dagster does not show yet: checks whose result is another than the last one, or is older
-    than some minutes, and observations (`assets.status`); or `everything`. `outputs`: the topics that each application writes, by its id.
+    """Look at all applications, and return what Dagster does not show yet: checks whose result is another than the last one, or is old,
+    and observations (`assets.status`); or `everything`. `outputs`: the topics that each application writes, by its id.
 
-    Several applications are looked at at once, since most of the time is spent waiting for brokers.
+    Several applications are looked at at once, since most of the time is spent waiting for brokers. An error of one is shown by its checks
+    and by its status, and does not concern the others.
     """
     applications = operations.applications.applications
     brokers = SilentBrokers()
 
-    def look(application: Application) -> tuple[Application, list[dg.AssetCheckResult], Report, Known]:
-        results, found, known = look_at(operations, application, outputs.get(application.id, ()), at, log, brokers)
-        return application, [*(_result(result, at) for result in results), alert_check.result(operations, application.id)], found, known
+    def look(application: Application) -> _Seen:
+        try:
+            results, found, known = look_at(operations, application, outputs.get(application.id, ()), at, log, brokers)
+            shown = [*(_result(result, at) for result in results), alert_check.result(operations, application.id)]
+            return _Seen(application, shown, found, _tasks(known))
+        except Exception as error:  # whatever it is, it is shown
+            log.exception("the checks of %s cannot be computed", application.id)
+            return _not_seen(operations, application, error, at)
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checks") as threads:
         seen = list(threads.map(look, applications))
-    expected = sum(1 + sum(figures.runs for figures in found.instances.values()) for _, _, found, _ in seen)
-    evaluations = [alert_check.as_evaluation(result) for _, results, _, _ in seen for result in results]
-    events: list[Event] = [*(evaluations if everything else _news(dagster, evaluations, at))]
-    for application, _, found, known in seen:
-        if everything or is_due(found, application.id, expected):
-            events.extend(observations(application.id, found, _tasks(known)))
-    problems = [f"{application.id}: {found.sentence}" for application, results, found, _ in seen if not all(r.passed for r in results)]
-    return Reports(events, len(applications), problems)
+    expected = sum(1 + sum(figures.runs for figures in each.report.instances.values()) for each in seen)
+    evaluations = [alert_check.as_evaluation(result) for each in seen for result in each.results]
+    changes: list[dg.AssetObservation] = []
+    of_the_day: list[dg.AssetObservation] = []
+    for each in seen:
+        if everything or is_due(each.report, each.application.id, expected):
+            observed = observations(each.application.id, each.report, each.tasks)
+            (changes if everything or each.report.changed else of_the_day).extend(observed)
+    return Reports(
+        kept=[*changes, *(evaluations if everything else _news(dagster, evaluations, at))],  # changes first: they are not seen again
+        of_the_day=of_the_day,
+        applications=len(applications),
+        problems=[f"{each.application.id}: {each.report.sentence}" for each in seen if not all(r.passed for r in each.results)],
+        errors=[each.error for each in seen if each.error is not None],
+    )
+
+
+def _not_seen(operations: Operations, application: Application, error: Exception, at: datetime) -> _Seen:
+    """Return that nothing is known of an application, because of an error that nobody has foreseen."""
+    unknown = f"its checks cannot be computed: {type(error).__name__}: {error}"
+    found = unknown_report(application, unknown, at)
+    found = replace(found, changed=is_new(operations.control_plane, application, found))
+    stack = "".join(traceback.format_exception(error))
+    results = [
+        dg.AssetCheckResult(
+            asset_key=instances_key(application.id),
+            check_name=name,
+            passed=False,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=found.sentence,
+            metadata={"1 error": alert_check.block(stack), "3 as of": dg.MetadataValue.timestamp(at)},
+        )
+        for name in (*DESCRIPTIONS, alert_check.NO_OPEN_ALERTS)
+    ]
+    return _Seen(application, results, found, error=error)
 
 
 def _tasks(known: Known) -> dict[str, list[Task]]:
@@ -209,17 +256,23 @@ def _tasks(known: Known) -> dict[str, list[Task]]:
 def _news(dagster: dg.DagsterInstance, evaluations: Sequence[dg.AssetCheckEvaluation], at: datetime) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield the results that differ from the last ones in Dagster, or whose last one is old."""
     last = dagster.event_log_storage.get_latest_asset_check_execution_by_key([evaluation.asset_check_key for evaluation in evaluations])
-    oldest = at.timestamp() - _REPORT_AGAIN_SECONDS
     for evaluation in evaluations:
         record = last.get(evaluation.asset_check_key)
         before = None if record is None else record.evaluation
-        shown = before is not None and record is not None and record.create_timestamp > oldest
-        if not shown or before is None or _outcome(before) != _outcome(evaluation):
+        age = 0.0 if record is None else at.timestamp() - record.create_timestamp
+        if before is None or _outcome(before) != _outcome(evaluation) or age >= _shown_for(evaluation):
             yield evaluation
 
 
-def _outcome(evaluation: dg.AssetCheckEvaluation) -> tuple[bool, dg.AssetCheckSeverity, str | None]:
-    return evaluation.passed, evaluation.severity, evaluation.description
+def _outcome(evaluation: dg.AssetCheckEvaluation) -> tuple[bool, dg.AssetCheckSeverity, str]:
+    """Return what a result says, without the numbers in its text, most of which change each minute while a check fails."""
+    return evaluation.passed, evaluation.severity, _NUMBER.sub("#", evaluation.description or "")
+
+
+def _shown_for(evaluation: dg.AssetCheckEvaluation) -> int:
+    """Return the seconds after which a result is reported again, with the figures of then. Dagster keeps results for ever; those of many
+    applications are spread over an hour."""
+    return _PASSED_SECONDS + zlib.crc32(str(evaluation.asset_key.path).encode()) % 3600 if evaluation.passed else _FAILED_SECONDS
 
 
 def checks_job(outputs: Mapping[str, Sequence[str]]) -> dg.JobDefinition:
@@ -256,10 +309,17 @@ def checks_schedule(job: dg.JobDefinition, outputs: Mapping[str, Sequence[str]])
         if late > _LATE_SECONDS:
             return dg.SkipReason(f"looked at nothing: this tick is {late:.0f} s late, and the next one looks")
         found = reports(penstock.operations, context.instance, outputs, at, context.log)
-        for number, event in enumerate(found.events):
+        day_events.delete_old(context.instance, at)
+        reporting = [
+            *(partial(context.instance.report_runless_asset_event, event) for event in found.kept),
+            *(partial(day_events.report, context.instance, event, at) for event in found.of_the_day),
+        ]
+        for number, report_event in enumerate(reporting):
             if (now() - at).total_seconds() > _TICK_SECONDS:
-                return dg.SkipReason(f"{found.line}; {len(found.events) - number} of the events are left to the next tick")
-            context.instance.report_runless_asset_event(event)
+                return dg.SkipReason(f"{found.line}; {len(reporting) - number} of the events are left to the next tick")
+            report_event()
+        if found.errors and len(found.errors) == found.applications:
+            raise ExceptionGroup("the checks of no application can be computed", found.errors)
         return dg.SkipReason(found.line)
 
     return each_minute

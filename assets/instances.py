@@ -17,7 +17,7 @@ from penstock.orchestration.dagster import live_metadata
 from penstock.orchestration.dagster.names import RUNNING, instances_key, partitions_name
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
-from penstock.orchestration.database.models import to_ms
+from penstock.orchestration.database.models import global_task, to_ms
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing import parse, svg
@@ -120,13 +120,12 @@ def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
 
 def global_stores_metadata(picture: Picture, instance: str) -> dict[str, dg.MetadataValue]:
     """Return a row per global store and worker of the instance; nothing without global stores."""
-    columns = {"store": "string", "worker": "int", "topic": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float"}
+    columns = {"store": "string", "topic": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float"}
     at_ms = to_ms(now())
     records = [
         dg.TableRecord(
             {
-                "store": store,
-                "worker": worker,
+                "store": global_task(store, worker),
                 "topic": report.topic,
                 "state": report.state.value,
                 "lag": report.lag,

@@ -4,8 +4,9 @@ Its overview begins with one sentence, and a table of all instances. (Rejected: 
 overview of an asset that is materialised shows its last materialisation, and plots mix the partitions: an operator saw RUNNING and lag 0 of
 an instance that had been drained.)
 
-Dagster keeps events for ever. So the number of observations is bounded: up to `A_MINUTE` all are written each minute. Beyond that the
-applications take turns, and one whose sentence has changed is observed at once.
+The number of observations is bounded: up to `A_MINUTE` all are written each minute. Beyond that the applications take turns, and one whose
+sentence has changed is observed at once. Those of a change stay in Dagster's history; the others are deleted after a day
+(`orchestration.dagster.day_events`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def observations(application_id: str, report: Report, tasks: Mapping[str, Sequen
             "1 now": dg.MetadataValue.md(report.sentence),
             "2 instances": _instances(report),
             "3 as of": dg.MetadataValue.timestamp(report.at),
-            **live_metadata.numbers(report.total),
+            **live_metadata.numbers(report.total.numbers),
         },
     )
     for name, figures in report.instances.items():
@@ -83,5 +84,7 @@ def _instances(report: Report) -> dg.TableMetadataValue:
 
 
 def _tasks(figures: Figures) -> str:
+    if not figures.known:
+        return "unknown"
     counts = [f"{number} {kind.value.lower()}" for kind in TaskKind if (number := figures.tasks.get(kind.value, 0))]
     return ", ".join([*counts, *([f"{figures.paused} paused"] if figures.paused else [])]) or "none"

@@ -26,6 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.brokers import broker_for
 from penstock.assets.checks import reports
+from penstock.orchestration.dagster import day_events
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import to_ms
 from penstock.orchestration.declarations.applications import Applications
@@ -55,11 +56,15 @@ def main(
         dg.DagsterInstance.local_temp(folder) as dagster,
     ):
         fleet = _Fleet(operations, servers, instances)
-        start = datetime.now(UTC) - timedelta(minutes=2 * minutes + 2)
+        start = datetime.now(UTC)
 
         def report(at: datetime) -> None:
-            for event in reports(operations, dagster, {}, at, logging.getLogger(__name__)).events:
+            day_events.delete_old(dagster, at)
+            found = reports(operations, dagster, {}, at, logging.getLogger(__name__))
+            for event in found.kept:
                 dagster.report_runless_asset_event(event)
+            for observation in found.of_the_day:
+                day_events.report(dagster, observation, at)
 
         console.print(f"{applications} applications with {instances} instances of {TASKS} tasks")
         console.print(f"{'':24}{'CPU s':>8}{'seconds':>9}{'events':>8}{'checks':>8}{'runs':>6}{'KiB':>8}")

@@ -95,13 +95,13 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     """Return what an operator needs, in the order in which it is needed (`alert_text.sections`), and a link for each decision."""
     shown: dict[str, dg.MetadataValue] = {}
     for name, value in alert_text.sections(alert).items():
-        shown[name] = _block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
+        shown[name] = block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
     for number, (name, path) in enumerate(links(alert).items(), 1):
         shown[f"{_REPAIR}.{number} {name}"] = dg.MetadataValue.url(path)
     return dict(sorted(shown.items()))
 
 
-def _block(value: str) -> dg.MetadataValue:
+def block(value: str) -> dg.MetadataValue:
     """Return a text of several lines, with the fence that none of them can close."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", value)), default=0))
     return dg.MetadataValue.md(f"{fence}\n{value}\n{fence}")

@@ -1,5 +1,7 @@
 """Metadata of what an instance does now, under the same names wherever they are shown. A page of a partition shows the newest value of each
-name, so an event that left a name out would leave an old value there."""
+name, so an event that left a name out would leave an old value there: what is not known is reported as unknown.
+
+A page of 1440 pixels has room for tables of five columns."""
 
 from __future__ import annotations
 
@@ -12,56 +14,64 @@ from penstock.orchestration.database.models import Task
 from penstock.orchestration.health.figures import Figures
 from penstock.runtime.model.states import TaskKind
 
+_OF_APPLICATIONS = "records_out_per_s"
+"""Kafka does not know who has written a record."""
 Metadata = Mapping[str, dg.MetadataValue]
 
 
 def instance_metadata(figures: Figures, tasks: Sequence[Task], at: datetime) -> Metadata:
-    """Return the state and figures of an instance, and a row per task. `tasks`: those that it runs, copies included."""
-    learning = [task.lag or 0 for task in tasks if task.kind == TaskKind.LEARNER.value]
+    """Return the state and figures of an instance, and a row per task. `tasks`: those that it runs, or ran last, copies included."""
+    shown = tasks if figures.runs else ()
+    counts: dict[str, int | float | None] = {
+        "task_count": len(shown),
+        "workers": len({task.worker for task in shown}),
+        "records_to_learn": sum(task.lag or 0 for task in shown if task.kind == TaskKind.LEARNER.value),
+    }
     return {
         "state": dg.MetadataValue.text(figures.state),
         "as_of": dg.MetadataValue.timestamp(at),
-        **numbers(figures),
-        "tasks": _tasks_table(tasks, at),
-        "task_count": dg.MetadataValue.int(len(tasks)),
-        "workers": dg.MetadataValue.int(len({task.worker for task in tasks})),
-        "records_to_learn": dg.MetadataValue.int(sum(learning)),
+        **numbers({name: value for name, value in figures.numbers.items() if name != _OF_APPLICATIONS}),
+        "tasks": _tasks_table(shown, at),
+        **numbers(counts if figures.known else dict.fromkeys(counts)),
     }
 
 
-def numbers(figures: Figures) -> Metadata:
-    """Return the known figures as numbers, which Dagster plots."""
-    return {name: dg.MetadataValue.int(n) if isinstance(n, int) else dg.MetadataValue.float(n) for name, n in figures.numbers.items()}
+def numbers(named: Mapping[str, int | float | None]) -> Metadata:
+    """Return figures as numbers, which Dagster plots, and those that are None as unknown, which leaves a gap in the plot."""
+    return {name: _number(value) for name, value in named.items()}
+
+
+def _number(value: int | float | None) -> dg.MetadataValue:
+    if value is None:
+        return dg.MetadataValue.text("unknown")
+    return dg.MetadataValue.int(value) if isinstance(value, int) else dg.MetadataValue.float(value)
 
 
 def _tasks_table(tasks: Sequence[Task], at: datetime) -> dg.TableMetadataValue:
     """Return a row per task. `lag`: an active task's on its input, a copy's on its changelogs. All times are as of `at`."""
-    columns = {
-        "task": "string",
-        "state": "string",
-        "paused_at": "string",
-        "kind": "string",
-        "worker": "int",
-        "lag": "int",
-        "learned_percent": "float",
-        "checkpoint_age_s": "float",
-    }
+    columns = {"task": "string", "kind": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float"}
+    several = len({task.worker for task in tasks}) > 1
     records = [
         dg.TableRecord(
             {
-                "task": task.task,
-                "worker": task.worker,
+                "task": f"{task.task} (worker {task.worker})" if several else task.task,
                 "kind": task.kind,
-                "state": task.state,
+                "state": _state(task),
                 "lag": task.lag,
-                "learned_percent": learned_percent(task),
                 "checkpoint_age_s": None if task.checkpoint_at is None else round((at - task.checkpoint_at).total_seconds(), 1),
-                "paused_at": None if task.paused_topic is None else f"{task.paused_topic}-{task.paused_partition}@{task.paused_offset}",
             }
         )
         for task in tasks
     ]
     return table(columns, records)
+
+
+def _state(task: Task) -> str:
+    """Return the state of a task, with the record at which it is paused, or with the part of its changelogs that a copy has read."""
+    if task.paused_topic is not None:
+        return f"{task.state} at {task.paused_topic}-{task.paused_partition}@{task.paused_offset}"
+    percent = learned_percent(task)
+    return task.state if percent is None else f"{task.state}, {percent} % read"
 
 
 def table(columns: Mapping[str, str], records: Sequence[dg.TableRecord]) -> dg.TableMetadataValue:
@@ -70,7 +80,7 @@ def table(columns: Mapping[str, str], records: Sequence[dg.TableRecord]) -> dg.T
 
 
 def learned_percent(task: Task) -> float | None:
-    """Return the percentage of its changelogs that a standby has read; None for an active task, and if the end is not known."""
+    """Return the percentage of its changelogs that a copy has read; None for an active task, and if the end is not known."""
     if task.kind == TaskKind.ACTIVE.value or task.lag is None or not task.end_sum:
         return None
     return round(100 * (1 - task.lag / task.end_sum), 1)

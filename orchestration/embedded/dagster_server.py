@@ -28,7 +28,12 @@ _PACKAGE_ROOT = Path(penstock.__file__).resolve().parents[1]  # the clone, or si
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.3
-SETTINGS = "telemetry: {enabled: false}\nnux: {enabled: false}\n"  # without the newsletter dialog on the first page
+SETTINGS = """telemetry: {enabled: false}
+nux: {enabled: false}  # the newsletter dialog on the first page
+retention:  # of ticks that did nothing: six sensors have 100,000 a day, of 1 KB each; Dagster keeps those of schedules for ever
+  schedule: {purge_after_days: {skipped: 1}}
+  sensor: {purge_after_days: {skipped: 1}}
+"""
 _REPOSITORY = {"repositoryLocationName": "penstock", "repositoryName": "__repository__"}
 
 _LOCATION = """{ workspaceOrError { ... on PythonError { message } ... on Workspace { locationEntries { loadStatus

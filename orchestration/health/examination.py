@@ -20,6 +20,7 @@ from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import checks
 from penstock.orchestration.health.broker_facts import ask_broker
 from penstock.orchestration.health.checks import CheckResult, Known
+from penstock.orchestration.health.figures import Report
 from penstock.orchestration.run_books import SkipRecord
 from penstock.runtime.model.events import EventKind
 
@@ -114,6 +115,17 @@ def remember(
                 _keep_lags(session, result, at)
             _alert(session, result, at)
         _resolve_topics(session, application, results, at)
+
+
+def is_new(control_plane: ControlPlane, application: Application, found: Report) -> bool:
+    """Return True if the sentence of a report is not that of the previous one; store it for the next."""
+    ((kind, subject), checksum), *_ = found.samples.items()
+    with control_plane.reading() as session:
+        before = session.scalar(
+            select(Sample.value).where(Sample.application == application.id, Sample.kind == kind, Sample.subject == subject)
+        )
+    remember(control_plane, application, [], found.at, found.samples)
+    return before != checksum
 
 
 def _keep_lags(session: Session, result: CheckResult, at: datetime) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from penstock.orchestration.database.models import Instance, Task, is_global
+from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health.checks import FRESHNESS, LAG, LIVENESS, TOTAL, CheckResult, Known
 from penstock.runtime.model.states import State, TaskKind, TaskState
@@ -17,14 +18,14 @@ READ, WRITTEN, SENTENCE = "read", "written", "sentence"
 """Kinds of samples that are compared with those of the next look: the sum of a task's committed offsets and of the ends of the output
 topics, from which rates are computed, and the checksum of the sentence."""
 _SHOWN = 3
-_DOES_NOT_RUN, STOPPED, NEVER_STARTED, _UNKNOWN = "does not run", "stopped", "never started", "unknown"
-_NOT_RUNNING = (_DOES_NOT_RUN, STOPPED, NEVER_STARTED, _UNKNOWN)
+_DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN = "does not run", "stopped", "never started", "unknown"
+_NOT_RUNNING = (_DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN)
 _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of an instance, or of all of them together. None: unknown.
+    """Figures of an instance, or of all of them together. None: unknown, as all of them are if the state is `UNKNOWN`.
 
     `tasks`: by kind, those that it runs now. `lag`: records that wait, and `lag_per_minute` their trend. `restore_debt`: records that
     would have to be restored if its machine were lost now. `in_per_s`, `out_per_s`: records read and written per second since the
@@ -48,11 +49,16 @@ class Figures:
         return self.state not in _NOT_RUNNING
 
     @property
-    def numbers(self) -> dict[str, int | float]:
-        """The known figures, by the stable names under which they are reported."""
-        kinds = {f"{kind.value.lower()}_tasks": self.tasks.get(kind.value, 0) for kind in TaskKind}
-        named: dict[str, int | float | None] = {
-            "paused_tasks": self.paused,
+    def known(self) -> bool:
+        return self.state != UNKNOWN
+
+    @property
+    def numbers(self) -> dict[str, int | float | None]:
+        """All figures, by the stable names under which they are reported."""
+        kinds = {f"{kind.value.lower()}_tasks": self.tasks.get(kind.value, 0) if self.known else None for kind in TaskKind}
+        return {
+            **kinds,
+            "paused_tasks": self.paused if self.known else None,
             "lag": self.lag,
             "lag_per_minute": self.lag_per_minute,
             "records_in_per_s": self.in_per_s,
@@ -61,7 +67,6 @@ class Figures:
             "restore_debt": self.restore_debt,
             "resident_bytes": self.resident_bytes,
         }
-        return {**kinds, **{name: value for name, value in named.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
     checksum = zlib.crc32(sentence.encode())
     changed = known.counters.get((SENTENCE, TOTAL), (known.at, -1))[1] != checksum
     if unknown:
-        return Report(known.at, sentence, Figures(_UNKNOWN, {}), figures, changed, {(SENTENCE, TOTAL): checksum})
+        return Report(known.at, sentence, Figures(UNKNOWN, {}), figures, changed, {(SENTENCE, TOTAL): checksum})
     lags, written = checked[LAG].numbers, None if known.broker is None else known.broker.written
     total = Figures(
         state=", ".join(f"{number} {state}" for state, number in _counts(states.values()).items()) or "none",
@@ -105,6 +110,14 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
     return Report(known.at, sentence, total, figures, changed, {(SENTENCE, TOTAL): checksum, **_positions(known, written)})
 
 
+def unknown_report(application: Application, why: str, at: datetime) -> Report:
+    """Return the report on an application about which nothing could be found out."""
+    sentence = f"cannot be known: {why}"
+    unknown = Figures(UNKNOWN, {})
+    samples = {(SENTENCE, TOTAL): zlib.crc32(sentence.encode())}
+    return Report(at, sentence, unknown, dict.fromkeys(application.instances, unknown), True, samples)
+
+
 def _names(known: Known) -> list[str]:
     """Return the declared instances, and others that are wanted or run."""
     more = [name for name, row in sorted(known.instances.items()) if row.wanted or known.lives(name)]
@@ -116,14 +129,14 @@ def _state(known: Known, row: Instance | None, dead: bool, unknown: str) -> str:
         return NEVER_STARTED
     ended = dead or row.state in (State.NOT_RUNNING.value, State.ERROR.value)
     if unknown and not ended:
-        return _UNKNOWN
+        return UNKNOWN
     if not ended and known.lives(row.name):
-        return row.state or _UNKNOWN
+        return row.state or UNKNOWN
     return _DOES_NOT_RUN if row.wanted else STOPPED
 
 
 def _figures(known: Known, checked: Mapping[str, CheckResult], name: str, state: str) -> Figures:
-    if state == _UNKNOWN:
+    if state == UNKNOWN:
         return Figures(state, {})
     if state in _NOT_RUNNING:
         return not_running(state)

@@ -86,7 +86,7 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     for name in DESCRIPTIONS:
         assert not evaluated[name].passed and evaluated[name].severity is dg.AssetCheckSeverity.WARN
         assert evaluated[name].description == "cannot be known: no broker answers at 127.0.0.1:1"
-    table = evaluated[LIVENESS].metadata["table"]
+    table = evaluated[LIVENESS].metadata["2 looked at"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
 

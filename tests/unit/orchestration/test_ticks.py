@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -15,11 +17,16 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 from penstock.assets import checks
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.health import DESCRIPTIONS, CheckResult, Row, examination
+from penstock.orchestration.health.checks import COMPACTION, Known
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import Feed, Step
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.sensors.ticks import NothingSeenError, for_each_application
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Brokers:
@@ -80,6 +87,76 @@ def test_the_checks_of_a_minute_wait_once_for_a_broker(
         reports = checks.reports(found, dagster, {}, datetime.now(UTC), logging.getLogger())
     assert brokers.asked == ["a"]
     assert reports.problems == [f"{name}: cannot be known: no broker answers at away:1" for name in "ab"]
+
+
+def test_an_error_in_the_checks_of_one_application_is_shown_by_these_and_leaves_the_others_alone(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Brokers(monkeypatch, "away:1")
+    broken = {"a"}
+
+    def facts(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool, outputs: Iterable[str] = ()) -> Known:
+        if application.id in broken:
+            raise KeyError("offset")
+        return facts_without_broker(application, control_plane, at, brokers=brokers, outputs=outputs)
+
+    monkeypatch.setattr(checks, "facts", facts)
+    found = operations(tmp_path, control_plane, a="here:1", b="here:1")
+    sentence = "cannot be known: its checks cannot be computed: KeyError: 'offset'"
+
+    def look(minute: int, dagster: dg.DagsterInstance) -> checks.Reports:
+        return checks.reports(found, dagster, {}, NOW + timedelta(minutes=minute), logging.getLogger("test"))
+
+    with dg.DagsterInstance.ephemeral() as dagster:
+        look(0, dagster)
+        seen = look(1, dagster)
+        assert seen.problems == [f"a: {sentence}"] and len(seen.errors) == 1
+        of_a = [each for each in seen.kept if isinstance(each, dg.AssetCheckEvaluation) and each.asset_key.path[0] == "a"]
+        assert len(of_a) == len(DESCRIPTIONS) + 1
+        assert {(each.passed, each.severity, each.description) for each in of_a} == {(False, dg.AssetCheckSeverity.ERROR, sentence)}
+        assert "KeyError: 'offset'" in str(of_a[0].metadata["1 error"].value), "with its stack"
+        status = observed(seen, "a")
+        assert [(each.partition, each.metadata["lag"].value) for each in status] == [(None, "unknown")], "instances: at the first time only"
+        broken.clear()
+        mended = look(2, dagster)
+        assert not mended.errors and not mended.problems
+        assert [(each.partition, each.description) for each in observed(mended, "a")] == [(None, "nothing runs yet")]
+
+
+def test_a_failing_check_is_not_reported_each_minute_because_its_numbers_grow(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster keeps the results of checks for ever."""
+    Brokers(monkeypatch, "away:1")
+    found = operations(tmp_path, control_plane, a="here:1")
+    texts = iter(["a 0_4 on a-4: lag of 5 records", "a 0_4 on a-4: lag of 60 records", "a 0_5 on a-4: lag of 60 records"])
+
+    def results_of(known: Known, unknown: str = "") -> list[CheckResult]:
+        problem = Row({"topic": "names"}, Severity.WARN, next(texts))
+        return [
+            replace(result, rows=(problem,)) if result.name == COMPACTION else result for result in examination.results_of(known, unknown)
+        ]
+
+    monkeypatch.setattr(checks, "results_of", results_of)
+    monkeypatch.setattr(checks, "facts", facts_without_broker)
+    with dg.DagsterInstance.ephemeral() as dagster:
+        said = []
+        for minute in range(3):
+            seen = checks.reports(found, dagster, {}, NOW + timedelta(minutes=minute), logging.getLogger("test"))
+            for event in seen.kept:
+                dagster.report_runless_asset_event(event)
+            said.append([e.description for e in seen.kept if isinstance(e, dg.AssetCheckEvaluation) and e.check_name == COMPACTION])
+    assert said == [["a 0_4 on a-4: lag of 5 records"], [], ["a 0_5 on a-4: lag of 60 records"]]
+
+
+def facts_without_broker(
+    application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool, outputs: Iterable[str] = ()
+) -> Known:
+    return examination.facts(application, control_plane, at, brokers=False)
+
+
+def observed(seen: checks.Reports, application: str) -> list[dg.AssetObservation]:
+    return [event for event in seen.events if isinstance(event, dg.AssetObservation) and event.asset_key.path[0] == application]
 
 
 def test_a_tick_that_sees_nothing_fails_with_a_sentence_and_no_stack_trace(
