@@ -49,6 +49,10 @@ class NativeMemory(Protocol):
         """Write buffers of all stores, also those being flushed."""
         ...
 
+    def table_usage(self) -> int:
+        """Filters and indexes of open files outside of the block cache."""
+        ...
+
 
 class StoreMemory:
     """Budgets that all stores of a process share.
@@ -119,6 +123,7 @@ def show_memory(metrics: Metrics, memory: StoreMemory) -> None:
         "block-cache-capacity": lambda: float(memory.block_cache_bytes),
         "block-cache-usage": native(lambda caches: caches.block_cache_usage()),
         "block-cache-pinned-usage": native(lambda caches: caches.block_cache_pinned_usage()),
+        "estimate-table-readers-mem": native(lambda caches: caches.table_usage()),
         "size-all-mem-tables": native(lambda caches: caches.write_buffer_usage()),
         "write-buffer-capacity": lambda: float(memory.write_buffer_bytes),
         "record-cache-capacity": lambda: float(memory.cache.limit),

@@ -61,12 +61,14 @@ class ProcessMemory:
         self._process = psutil.Process()
 
     def split(self) -> dict[str, int]:
-        """Return the parts, and their sum `resident`. `blocks` are blocks, filters and indexes of RocksDB's files; `other` is the rest:
-        Python with its modules, uncommitted entries, and the clients' queues of fetched and unsent records."""
+        """Return the parts, and their sum `resident`. `blocks` are blocks of RocksDB's files, with the filters and indexes that are in the
+        cache; `tables` are filters and indexes outside of it; `other` is the rest: Python with its modules, uncommitted entries, and the
+        clients' queues of fetched and unsent records."""
         native, resident = self._memory.native, self.resident()
         buffers = native.write_buffer_usage() if native is not None else 0
         parts = {
             "blocks": max(0, native.block_cache_usage() - buffers) if native is not None else 0,
+            "tables": native.table_usage() if native is not None else 0,
             "write-buffers": buffers,
             "record-caches": self._memory.cache.used,
             "read-caches": self._memory.read_cache.used,

@@ -16,6 +16,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -41,7 +42,7 @@ from penstock.runtime.stores.backend import Entries, Gated, KeyValueSource, Meta
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.locks import STOP_IT, lock_holder, remedy
 from penstock.runtime.stores.rocks_java import take_over
-from penstock.runtime.stores.rocks_options import database_options, family_options, rocks_memory
+from penstock.runtime.stores.rocks_options import IN_CACHE, WRITE_BUFFER, database_options, family_options, rocks_memory
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ EXPIRY_INDEX = "expiry.index"
 """Name of the metadata of a store whose segments are an index by timestamp (`expiring.py`): the time to live for which it was made."""
 META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
+_TABLES = "rocksdb.estimate-table-readers-mem"
+_BYTES_PER_COUNT = WRITE_BUFFER // 2
+"""The filters and indexes outside of the cache are counted after so many written bytes: about twice per new file."""
 BY_KEY = itemgetter(0)
 """Sort key of a batch. RocksDB finds the place of each key in its memtable from that of the key before (measured over 100,000 keys, 16,000
 a batch: 0.6 us per entry instead of 1.6; the sorting takes 0.3). Records of a key keep their order."""
@@ -77,8 +81,10 @@ class RocksStore:
 
     def _open(self) -> None:
         self._filtered: set[str] = set()
+        self._uncounted = 0
         try:
             self._path.mkdir(parents=True, exist_ok=True)
+            self._tables_outside = self._memory.has_room_for_tables(_bytes_of_files(self._path))
             names = {"default", OFFSETS, *self._wanted, *self._families_on_disk()}
             options = {name: self._options_of(name) for name in names}
             self._db = Rdict(str(self._path), database_options(self._memory, self._chosen), column_families=options)
@@ -92,6 +98,7 @@ class RocksStore:
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
         self._refuse_unreadable()
+        self._count_tables()
 
     def _refuse_unreadable(self) -> None:
         """Raise TaskCorruptedError for a store of Kafka Streams that cannot be taken over; convert others."""
@@ -108,7 +115,21 @@ class RocksStore:
         filtered = self._memory.reserve_filter()
         if filtered:
             self._filtered.add(family)
-        return family_options(self._memory, self._chosen, filtered=filtered)
+        return family_options(self._memory, self._chosen, filtered=filtered, outside=self._tables_outside)
+
+    def _count_tables(self) -> None:
+        """Count the filters and indexes of open files that are outside of the block cache. When those of all stores take up their part of
+        the budget, those of this store's new files go into the cache; compactions replace the others."""
+        size = sum(int(each.property_int_value(_TABLES) or 0) for each in self._families.values())
+        if self._memory.count_tables(id(self), size) or not self._tables_outside:
+            return
+        self._tables_outside = False
+        try:
+            for name, family in self._families.items():
+                if name in self._wanted or name.startswith(SEGMENT):
+                    family.set_options(IN_CACHE)
+        except Exception as error:  # rocksdict raises plain Exception
+            raise self._io_error("written", error) from error
 
     def _release_filters(self, families: Iterable[str]) -> None:
         """Release the filters of families that were closed or dropped."""
@@ -145,10 +166,15 @@ class RocksStore:
             batch.put(str(partition).encode(), _OFFSET.pack(offset), handle)
         for name, value in (meta or {}).items():
             batch.put(META + name.encode(), value, handle)
+        size = batch.size_in_bytes()
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:  # rocksdict raises plain Exception
             raise self._io_error("written", error) from error
+        self._uncounted += size
+        if self._uncounted >= _BYTES_PER_COUNT:
+            self._uncounted = 0
+            self._count_tables()
 
     # --- reads --------------------------------------------------------------------------------------------------------------
 
@@ -237,6 +263,7 @@ class RocksStore:
             for scan in list(self._scans):
                 scan.end()
             self._release_filters(self._families)
+            self._memory.count_tables(id(self), 0)
             self._families.clear()
             self._handles.clear()
             try:
@@ -354,6 +381,15 @@ class RocksBackend(RocksStore):
 
     def is_empty(self) -> bool:
         return not self._has_entries(self._family)
+
+
+def _bytes_of_files(path: Path) -> int:
+    """Return the size of a store's data files."""
+    size = 0
+    for file in path.glob("*.sst"):
+        with suppress(FileNotFoundError):  # another process has the store open and replaces files; opening it reports that
+            size += file.stat().st_size
+    return size
 
 
 # --- errors -------------------------------------------------------------------------------------------------------------------------

@@ -19,14 +19,17 @@ State larger than the cache, from measurements of 3 M random reads and writes ov
 
 - The cache is a hyper clock cache. RocksDB's LRU cache of 64 MiB consists of 64 parts of 1 MiB, of which half is for index and filter
 blocks: the filter of a file of 64 MiB (0.7 MiB) did not stay in it, and was read and checked again for each key (2.6 us without that). -
-Index and filters are partitioned. A read costs a tenth more; but when the filters no longer fit into the cache, it reads 4 KiB instead of a
-whole filter (4 us instead of 20). So the cache bounds all memory of RocksDB for its files, for any size of state. - Write buffers take at
-most half of the cache, whatever their own limit is: the rest stays for blocks. - No compression, as in Kafka Streams: it is the second
-largest part of a read. State takes more room on disk instead.
+Index and filters are outside of the cache while they are small (1.4 MiB per million keys; a read takes a fifth less): all stores together
+may use a quarter of its budget for that, and the cache is made smaller by as much as they use. Beyond that, those of new files are
+partitioned and in the cache: when they no longer fit into it, a read loads 4 KiB instead of a whole filter (4 us instead of 20). So the
+budget bounds all memory of RocksDB for its files, for any size of state. - Write buffers take at most half of the cache, whatever their own
+limit is: the rest stays for blocks. - No compression, as in Kafka Streams: it is the second largest part of a read. State takes more room
+on disk instead.
 
-Rejected: index and filters outside of the cache (as fast, without a bound); mapped files (a tenth faster; an unreadable disk kills the
-process instead of raising an error, and no cache bounds them); universal compaction with more threads (it competes with processing for the
-cores); a hash index in data blocks, or smaller blocks (no difference).
+Rejected: index and filters always outside of the cache (no bound), or partitioned and pinned in it (an eighth less per read instead of a
+fifth; rocksdict can set it for open stores only); mapped files (a tenth faster; an unreadable disk kills the process instead of raising an
+error, and no cache bounds them); universal compaction with more threads (it competes with processing for the cores); a hash index in data
+blocks, or smaller blocks (no difference).
 """
 
 from __future__ import annotations
@@ -53,6 +56,17 @@ _FILTER_RATIO = 0.1
 _FILTER_SHARE = 4
 
 
+TABLES_SHARE = 4
+"""Part of the block cache's budget, as a divisor, that filters and indexes outside of the cache may take."""
+_TABLES_OF_FILES = 16
+"""The filters and indexes of files take at most this part of the files' size, as a divisor, with entries of 25 bytes or more."""
+IN_CACHE = {
+    "block_based_table_factory": "{index_type=kTwoLevelIndexSearch;partition_filters=true;pin_top_level_index_and_filter=true;"
+    "cache_index_and_filter_blocks=true;}"
+}
+"""Options that make an open family keep the filters and indexes of its new files in the cache, as `family_options` without `outside`."""
+
+
 def _switch_often() -> None:
     """Lower the interpreter's switch interval. The look-ahead thread takes the GIL twice per read, and waits for it for a whole interval
     while a stream thread computes: with Python's 5 ms, 1,000 keys took 7 ms instead of 2, longer than the records before them."""
@@ -63,11 +77,30 @@ class RocksMemory:
     """Memory that the stores of a process share. Safe to use from several threads."""
 
     def __init__(self, block_cache_bytes: int, write_buffer_bytes: int) -> None:
+        self._budget = block_cache_bytes
         self.cache = Cache.new_hyper_clock_cache(block_cache_bytes, 0)  # 0: its table grows with the number of blocks
         self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(write_buffer_bytes, False, self.cache)
         self.reader = ThreadPoolExecutor(1, "penstock-look-ahead", _switch_often)  # its thread starts with the first read
         self._filters = int(write_buffer_bytes / _FILTER_SHARE / (WRITE_BUFFER * _FILTER_RATIO))
+        self._tables: dict[int, int] = {}
+        self._table_bytes = 0
         self._lock = Lock()
+
+    def has_room_for_tables(self, files: int) -> bool:
+        """True if filters and indexes of so many bytes of files may be outside of the cache."""
+        return self._table_bytes + files // _TABLES_OF_FILES <= self._budget // TABLES_SHARE
+
+    def count_tables(self, store: int, size: int) -> bool:
+        """Note the size of the filters and indexes that a store (any number that identifies it) has outside of the cache; the cache is made
+        smaller by that of all stores. Return False if they take more than their part of the budget: no more may be added."""
+        with self._lock:
+            before = self._tables.pop(store, 0)
+            if size:
+                self._tables[store] = size
+            if size != before:
+                self._table_bytes += size - before
+                self.cache.set_capacity(max(self._budget - self._table_bytes, 0))
+            return self._table_bytes <= self._budget // TABLES_SHARE
 
     def reserve_filter(self) -> bool:
         """Reserve a filter over the write buffer of a family. Return False if there is none left; release it with `release_filters`."""
@@ -90,6 +123,9 @@ class RocksMemory:
 
     def write_buffer_usage(self) -> int:
         return self.buffers.get_usage()
+
+    def table_usage(self) -> int:
+        return self._table_bytes
 
 
 _shared: WeakValueDictionary[tuple[int, int], RocksMemory] = WeakValueDictionary()
@@ -139,14 +175,18 @@ def database_options(memory: RocksMemory, chosen: RocksDBOptions | None = None) 
     return options
 
 
-def family_options(memory: RocksMemory, chosen: RocksDBOptions | None = None, *, filtered: bool, arena_bytes: int = 32 * 1024) -> Options:
-    """Options of a family with entries. `filtered`: a bloom filter over the write buffer; `chosen`: by the user."""
+def family_options(
+    memory: RocksMemory, chosen: RocksDBOptions | None = None, *, filtered: bool, outside: bool = False, arena_bytes: int = 32 * 1024
+) -> Options:
+    """Options of a family with entries. `filtered`: a bloom filter over the write buffer; `outside`: filters and indexes of files are
+    outside of the block cache; `chosen`: by the user."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_index_type(BlockBasedIndexType.two_level_index_search())
-    table.set_partition_filters(True)
-    table.set_pin_top_level_index_and_filter(True)
+    table.set_cache_index_and_filter_blocks(not outside)
+    if not outside:
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_pin_top_level_index_and_filter(True)
     table.set_bloom_filter(10, False)
     if chosen is not None:
         _apply(table, chosen.of_tables)

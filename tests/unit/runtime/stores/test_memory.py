@@ -10,11 +10,14 @@ from penstock import serdes
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
+from penstock.runtime.serdes.keys import WINDOW_SUFFIX
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import MIB, StoreMemory
 from penstock.runtime.stores.process_memory import OTHER, RESIDENT, ProcessMemory
 from penstock.runtime.stores.rocks import RocksBackend
 from penstock.runtime.stores.rocks_options import RocksMemory, rocks_memory
+from penstock.runtime.stores.rocks_segments import RocksSegments
+from penstock.runtime.stores.settings import SegmentSettings
 from penstock.runtime.stores.suppliers import Stores
 from tests.support import wait_until
 
@@ -104,6 +107,104 @@ def test_a_read_beyond_the_cache_reads_a_few_blocks_and_no_whole_filter(tmp_path
     assert all(map(store.get, wanted[500:]))
     assert (bytes_read() - before) / 1_500 < 16 * 1024
     assert store._memory.block_cache_usage() <= 2 * MIB
+    store.close()
+
+
+KEYS = 400_000
+
+
+def filled(path: Path, memory: StoreMemory) -> RocksBackend:
+    """Return a store with `KEYS` entries in files, whose filters and indexes take about 0.6 MiB."""
+    store = RocksBackend(path, "default", memory)
+    fill(store)
+    return store
+
+
+def fill(store: RocksBackend) -> None:
+    for first in range(0, KEYS, 20_000):
+        store.write([(b"u%08d" % (number * 7919 % KEYS), b"%016d" % number) for number in range(first, first + 20_000)], {})
+    store._families["default"].flush()
+
+
+def assert_complete(store: RocksBackend) -> None:
+    for first in range(0, 5_000, 200):  # a read keeps its blocks until its end, beyond the budget too
+        wanted = [b"u%08d" % (number * 1009 % KEYS) for number in range(first, first + 200)]
+        assert None not in store.begin_get_all(wanted).result()
+    assert store.get(b"absent") is None
+
+
+def in_use(memory: RocksMemory) -> int:
+    return memory.block_cache_usage() + memory.table_usage()
+
+
+def test_small_filters_and_indexes_are_outside_of_the_block_cache_and_within_its_budget(tmp_path: Path) -> None:
+    memory = StoreMemory(block_cache_bytes=8 * MIB, write_buffer_bytes=2 * MIB)
+    store, native = filled(tmp_path, memory), rocks_memory(memory)
+    store._db.compact_range(None, None)
+    store._count_tables()
+    assert MIB // 2 < native.table_usage() < 2 * MIB
+    assert list(store.range(None, None))  # fills the cache with blocks
+    assert_complete(store)
+    assert 7 * MIB < in_use(native) < 8.5 * MIB
+    assert ProcessMemory(memory, lambda: 0).split()["tables"] == native.table_usage()
+    store.close()
+    assert native.table_usage() == 0
+
+
+def test_large_filters_and_indexes_are_in_the_block_cache(tmp_path: Path) -> None:
+    """Those of two stores grow beyond their part of the budget; new files, and the stores when they are opened again, keep them in the
+    cache."""
+    memory = StoreMemory(block_cache_bytes=2 * MIB, write_buffer_bytes=MIB)
+    native = rocks_memory(memory)
+    stores = [filled(tmp_path / name, memory) for name in ("a", "b")]
+    for store in stores:
+        store._count_tables()
+        assert not store._tables_outside
+        fill(store)
+        store._db.compact_range(None, None)
+        store._count_tables()
+        assert_complete(store)
+    assert native.table_usage() < MIB // 8, "top-level indexes only"
+    assert in_use(native) < 3 * MIB
+    stores[0].close()
+    again = RocksBackend(tmp_path / "a", "default", memory)
+    assert not again._tables_outside
+    assert_complete(again)
+    for store in (again, stores[1]):
+        store.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 32), (32, 1)])
+def test_files_with_filters_of_one_kind_are_read_with_options_of_the_other(tmp_path: Path, before: int, after: int) -> None:
+    """The budget was changed between two starts, in MiB."""
+    store = filled(tmp_path, StoreMemory(block_cache_bytes=before * MIB, write_buffer_bytes=MIB))
+    assert store._tables_outside == (before > after)
+    store.close()
+    again = RocksBackend(tmp_path, "default", StoreMemory(block_cache_bytes=after * MIB, write_buffer_bytes=MIB))
+    assert again._tables_outside == (after > before)
+    assert_complete(again)
+    again._db.compact_range(None, None)
+    assert_complete(again)
+    again.close()
+
+
+def test_segments_keep_filters_and_indexes_in_the_cache_too(tmp_path: Path) -> None:
+    memory = StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=MIB)
+    store = RocksSegments(tmp_path, SegmentSettings(1_000, 500, WINDOW_SUFFIX), memory)
+    for first in [*range(0, KEYS, 20_000)] * 2:
+        store.write(
+            [
+                (b"u%08d" % (number * 7919 % KEYS) + (number % 4 * 500).to_bytes(8) + bytes(4), b"1")
+                for number in range(first, first + 20_000)
+            ],
+            {},
+        )
+    assert not store._tables_outside
+    for number in store.segments():
+        store._segments[number].compact_range(None, None)
+    store._count_tables()
+    assert rocks_memory(memory).table_usage() < MIB // 8
+    assert [len(list(store.range_in(number, None, None))) for number in store.segments()] == [KEYS // 4] * 4
     store.close()
 
 
