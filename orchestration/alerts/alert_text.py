@@ -119,7 +119,7 @@ def next_commands(alert: Alert) -> list[str]:
                 f"# to keep the state: copy {alert.subject} into a new topic with {alert.detail.get('read')} partitions, and read that one",
                 "# to build the state again with all partitions:",
                 f"penstock reset {application}",
-                "# to begin beside it, with history: a new application.id and a seed (docs/seeding.md)",
+                "# to begin beside it, with history: a new application.id and a seed (penstock docs seeding)",
                 resolve,
             ]
         case "TABLE_DIFFERS":

@@ -59,7 +59,7 @@ def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset =
     """Start instances and wait until they are RUNNING. One that runs already is left alone.
 
     They keep running when this command, Dagster or the shell ends; Dagster restarts them if they die. With --seed an application starts
-    with years of history, and continues where that ends (docs/seeding.md).
+    with years of history, and continues where that ends (`penstock docs seeding`).
     """
     if reset_offsets and seed is None:
         raise typer.BadParameter("--reset-offsets needs --seed: the offsets are those of the seed")
@@ -229,7 +229,7 @@ def deploy(
 
     Everything is checked first: the factory is imported, the configuration and its variables exist, the topology fits the state and may run
     beside the running one. If a check fails, nothing is stopped. Safe to repeat: instances that run this code already are left alone.
-    docs/changing.md lists possible changes, docs/deployment.md describes an upgrade.
+    `penstock docs changing` lists possible changes, `penstock docs deployment` describes an upgrade.
 
     `penstock deploy flight-board --dry-run`
     """

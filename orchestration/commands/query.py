@@ -75,7 +75,7 @@ def _nothing_text(store: str, key: str, described: dict[str, object], found: dic
     return (
         f"nothing is stored for {key!r} in the partition{place} to which Kafka's default partitioner (murmur2) sends it. Did another one "
         "choose the partitions of the store's input? librdkafka's clients use another one unless partitioner=murmur2_random is set. "
-        f"GET /stores/{quote(store, safe='')}/{read}partition=N reads partition N (docs/queries.md)"
+        f"GET /stores/{quote(store, safe='')}/{read}partition=N reads partition N (`penstock docs queries`)"
     )
 
 

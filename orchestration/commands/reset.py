@@ -52,7 +52,7 @@ def reset(
 
     Every instance must be stopped (`penstock stop`). The command says what it will do, and asks. Safe to be killed and run again; until it
     has ended no instance starts. State on other machines is removed at their next start. Input topics, output topics, dead letters,
-    snapshots, seeds and the audit trail are kept. docs/reset.md has the details.
+    snapshots, seeds and the audit trail are kept. `penstock docs reset` has the details.
 
     `penstock reset flight-board --dry-run`
     """

@@ -69,8 +69,8 @@ def take(
         say(f"{snapshot.id} is complete: {len(snapshot.tasks)} tasks, {_size(snapshot.manifest.bytes)}, at {snapshot.place}")
         _print_left_out(snapshot)
         if not snapshot.manifest.settled:
-            unsettled = "records were in transit between tasks, so the application cannot start with it after a reset (docs/snapshots.md)"
-            hint(unsettled)
+            unsettled = "records were in transit between tasks, so the application cannot start with it after a reset"
+            hint(f"{unsettled} (`penstock docs snapshots`)")
         if export and declared.snapshots.export is not None:
             _export(operations, declared, snapshot.id, None)
 

@@ -121,7 +121,7 @@ class TaskRestore:
             text = "%s restores: %d records so far, %.0f a second, %d offsets to go, time left: %s"
             log.info(text, self._name, records, progress.rate, remaining, left, extra={"task": self._task})
             if now_ms - self._moved_ms >= STUCK_MS:
-                text = "%s has restored nothing for %d s: an open transaction may hold its log (docs/recovery.md, Hanging transactions)"
+                text = "%s has restored nothing for %d s: an open transaction may hold its log (`penstock docs recovery`)"
                 log.warning(text, self._name, (now_ms - self._moved_ms) // 1000, extra={"task": self._task})
             payload = {
                 **self._payload,

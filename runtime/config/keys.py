@@ -5,6 +5,7 @@ Names and defaults are Kafka Streams' where it has the key. Times are in millise
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -226,10 +227,11 @@ KEYS: Final = {key.name: key for key in _KEYS}
 
 
 def as_markdown() -> str:
-    """Return the table in Markdown (docs/configuration.md)."""
+    """Return the table in Markdown (docs/configuration.md), with links to the pages that it names."""
     rows = ["| key | default | what |", "|---|---|---|"]
     for key in _KEYS:
         default = "(required)" if key.required else "" if key.default is None else f"`{key.default}`"
         choices = f" One of {', '.join(f'`{choice}`' for choice in key.choices)}." if key.choices else ""
-        rows.append(f"| `{key.name}` | {default} | {key.doc.replace('<', '&lt;')}{choices} |")
+        doc = re.sub(r"docs/([a-z-]+\.md)", r"[\1](\1)", key.doc.replace("<", "&lt;"))
+        rows.append(f"| `{key.name}` | {default} | {doc}{choices} |")
     return "\n".join(rows) + "\n"

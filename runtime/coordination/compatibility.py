@@ -106,7 +106,7 @@ def _refusal(mine: TopologyText, others_run: str, theirs: str | None, found: lis
         + "".join(f"\n  {each}" for each in found)
         + "\nWays: stop all its instances (penstock stop APPLICATION), then start them with the new version (penstock start), if "
         "its state fits (the start says so); or penstock reset, which begins without state; or another application.id, which a seed "
-        "gives the state of this one (docs/seeding.md)"
+        "gives the state of this one (`penstock docs seeding`)"
     )
     if theirs is None:
         return text

@@ -189,12 +189,12 @@ def _refusal(problems: list[str], config: StreamsConfig, internal: list[str]) ->
     delete = f"kafka-topics --bootstrap-server {servers} --delete --topic {which}"
     return (
         f"the topology does not fit the state that application {application} has:" + "".join(f"\n  {text}" for text in problems) + "\n"
-        "Ways on (docs/changing.md):\n"
+        "Ways on (`penstock docs changing`):\n"
         "  take the change back, or make it fit: stores and repartition topics keep their names (Materialized, Grouped, StreamJoined, "
         "Repartitioned), a new field has a default, what is new comes behind what was there\n"
         f"  begin one store without what it holds: stop every instance (penstock stop {application}), delete its changelog ({delete}), "
         "and start\n"
-        "  keep the state as it is: give the new topology an application.id of its own, with a seed (docs/seeding.md)\n"
+        "  keep the state as it is: give the new topology an application.id of its own, with a seed (`penstock docs seeding`)\n"
         f"  begin without any state: penstock reset {application}"
     )
 

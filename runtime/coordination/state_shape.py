@@ -47,7 +47,7 @@ class Acceptance:
             changes = "".join(f"\n  {text}" for text in found)
             raise TopologyError(
                 f"another version of application {self.application_id} was started at the same time, and this one does not fit its "
-                f"state:{changes}\nStart the version that is running, or stop it and see docs/changing.md"
+                f"state:{changes}\nStart the version that is running, or stop it and see `penstock docs changing`"
             )
         return merged(recorded, self.now, later.kept, later.unread)
 

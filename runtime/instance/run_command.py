@@ -43,7 +43,7 @@ examples:
     CMD ["penstock", "run", "shop.topology:build"]
 
 settings:
-  Every key of docs/configuration.md, from weak to strong: --config FILE, the environment variables above, --set, the options.
+  Every key (`penstock docs configuration`), from weak to strong: --config FILE, the environment variables above, --set, the options.
   ${NAME} in a value is read from the environment. The file is TOML or JSON:
     "bootstrap.servers" = "kafka:9092"
     "sasl.password" = "${KAFKA_PASSWORD}"

@@ -25,7 +25,7 @@ INTERRUPTED = "interrupted: the seed is not installed to its end; start again, a
 
 def add_seed_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add `--seed` and its options to a parser."""
-    parser.add_argument("--seed", metavar="URI", required=required, help="path or URI of the seed or snapshot to install (docs/seeding.md)")
+    parser.add_argument("--seed", metavar="URI", required=required, help="path or URI of the seed to install (penstock docs seeding)")
     parser.add_argument(
         "--reset-offsets",
         action="store_true",

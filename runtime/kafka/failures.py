@@ -134,7 +134,7 @@ def unanswered(what: str, error: KafkaError) -> StreamsError:
     """Return the engine's error for a failed request: BrokerUnavailableError if a retry may help."""
     text = f"{what}: {error.str()}"
     if Meaning.OFFSETS_PENDING in meaning(error):
-        text += ". A transaction holds them; if for longer than transaction.timeout.ms: docs/recovery.md, 'Hanging transactions'"
+        text += ". A transaction holds them; if for longer than transaction.timeout.ms: `penstock docs recovery`, 'Hanging transactions'"
     return BrokerUnavailableError(text) if is_transient(error) else StreamsError(text)
 
 

@@ -175,6 +175,6 @@ class _Crossing:
 
 _REMEDIES = (
     "A snapshot fits a topology with repartition topics only if it was taken while nothing was in transit between tasks (stop the input, "
-    "wait for a lag of 0, take it), or if the application has processed nothing since; otherwise compute a seed (docs/seeding.md), or "
-    "begin again from the start of the inputs"
+    "wait for a lag of 0, take it), or if the application has processed nothing since; otherwise compute a seed "
+    "(`penstock docs seeding`), or begin again from the start of the inputs"
 )

@@ -35,7 +35,7 @@ NOTHING_STAGED = Staged(lambda key: None, lambda lo, hi: [], lambda: 0)
 
 _CAUSE = (
     "What stands there was written by another version of the program, or by another program: start the version that wrote it, or see "
-    "docs/changing.md"
+    "`penstock docs changing`"
 )
 
 

@@ -84,6 +84,8 @@ def test_the_wheel_holds_the_package_penstock_alone(source: Path, wheel: Path) -
     assert locks | {"penstock/py.typed"} <= files.keys()
     templates = {f"penstock/orchestration/templates/{name}" for name in ("project/.gitignore", "project/README.md", "fraud/topology.py")}
     assert templates <= files.keys(), "penstock init has nothing to copy"
+    pages = {f"penstock/orchestration/pages/{name}" for name in ("changing.md", "cookbook/joins.md")}
+    assert pages <= files.keys(), "penstock docs has nothing to show"
     assert {f"penstock/orchestration/board/static/{name}" for name in FILES} <= files.keys(), "penstock board has no page to show"
 
 
