@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 from penstock.runtime.dsl.graph import Repartition, StreamNode
 from penstock.runtime.dsl.options import KEY_AND_VALUE, MaterializedOrStr, NamedOrStr, StoreOrNamed, node_and_store
@@ -50,7 +51,7 @@ def deduplicate(
         parent = graph.repartition(parent, topic, may_move=not by_id)
         sources = frozenset((parent,))
     graph.keep_records_without_key(parent)
-    kept = replace(how, key=serde, value=BYTES, ttl=2 * within_ms, caching=False)
+    kept = replace(how, key=serde, value=BYTES, ttl=timedelta(milliseconds=2 * within_ms), caching=False)
     graph.topology.add_store_factory(name, key_value_store(name, kept, serde, BYTES))
     graph.operator(node, Deduplicate(name, within_ms, select), (parent,), (name,))
     return StreamNode(graph, node, stream._key, stream._value, sources, by_id)

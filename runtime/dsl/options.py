@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
@@ -170,8 +171,10 @@ class Materialized(Subscripted, Generic[K, V]):
         check_logging(self, self.logging)
         if self.retention is not None:
             to_ms(self.retention, "Materialized: the retention")
-        if checked_ttl_ms(self.ttl, "Materialized") is not None and isinstance(self.store, WindowSupplier | SessionSupplier):
-            raise TopologyError("Materialized: windows and sessions have a retention instead of a ttl")
+        if (ttl_ms := checked_ttl_ms(self.ttl, "Materialized")) is not None:
+            object.__setattr__(self, "ttl", timedelta(milliseconds=ttl_ms))  # so that copies do not warn about a bare number again
+            if isinstance(self.store, WindowSupplier | SessionSupplier):
+                raise TopologyError("Materialized: windows and sessions have a retention instead of a ttl")
         if self.ttl is not None and (self.versioned or (isinstance(self.store, KeyValueSupplier) and self.store.max_entries is not None)):
             raise TopologyError("Materialized: versioned stores and lru_map have no ttl: they decide themselves what they keep")
 

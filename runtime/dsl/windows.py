@@ -66,7 +66,7 @@ class TimeWindows:
 
     def advance_by(self, advance: Duration) -> TimeWindows:
         """Return hopping windows, which start every `advance`."""
-        return replace(self, advance_ms=to_ms(advance, "the advance"))
+        return replace(self, advance_ms=length_ms(advance, "the advance"))
 
     def windows_for(self, timestamp: int) -> dict[int, Window]:
         """Return the windows that contain a timestamp, by their starts, earliest first."""
@@ -198,7 +198,7 @@ class JoinWindows:
 def _signed_ms(duration: Duration) -> int:
     if isinstance(duration, timedelta):
         return duration // timedelta(milliseconds=1)
-    return duration if duration < 0 else to_ms(duration, "the time difference")
+    return duration if duration < 0 else length_ms(duration, "the time difference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class Suppressed:
     @classmethod
     def until_time_limit(cls, time_to_wait_for_more_events: Duration, buffer_config: BufferConfig) -> Suppressed:
         """Emit at most one change per key in this much stream time. 0 emits every change at once."""
-        return cls(to_ms(time_to_wait_for_more_events, "the time to wait"), buffer_config)
+        return cls(length_ms(time_to_wait_for_more_events, "the time to wait"), buffer_config)
 
     def with_name(self, name: Named | str) -> Suppressed:
         """Name the node; the buffer is called `<name>-store`."""

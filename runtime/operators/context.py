@@ -256,7 +256,7 @@ class NodeContext:
     ) -> None:
         self.name = name
         self.label = label or name
-        """The name for messages, with the line that made the node if its name was generated."""
+        """The name for warnings, with the line that made the node."""
         self.task = task
         self.hooks = hooks
         self.stores = stores

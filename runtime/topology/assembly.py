@@ -25,7 +25,7 @@ from penstock.runtime.operators.wrapper import wrapped_operator
 from penstock.runtime.serdes.serde import PlainSerde
 from penstock.runtime.serdes.windowed import window_bytes
 from penstock.runtime.stores.base import EntryStore
-from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, SubTopology, TopicNameExtractor
+from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, SubTopology, TopicNameExtractor, labelled
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Assembly:
             row_getters=self._rows,
             table_stores=self._store_of,
             deferred=self._queue(name),
-            label=self._subtopology.label(name),
+            label=labelled(name, self._subtopology.call_sites),
         )
         self._contexts[name] = context
         wrapper, supplier = node.wrapper, node.supplier

@@ -127,11 +127,13 @@ class SubTopology:
     source_changelogs: Mapping[str, str] = field(default_factory=dict)
     """Source topics that serve as changelogs, by store."""
     call_sites: Mapping[str, str] = field(default_factory=dict)
-    """The call and line that made a node, by the nodes with generated names: `count at topology.py:31`."""
+    """The call and line that made a node: `count at topology.py:31`."""
+    unnamed: Collection[str] = ()
+    """Nodes with generated names."""
 
     def label(self, node: str) -> str:
         """Return a node's name for a message, with the line that made it if the name was generated."""
-        return labelled(node, self.call_sites)
+        return labelled(node, self.call_sites) if node in self.unnamed else node
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:

@@ -496,7 +496,7 @@ class Topology:
 
     def sub_topologies(self) -> tuple[SubTopology, ...]:
         """Return the sub-topologies that have tasks, ordered by id. (Ids have gaps, because global stores have numbers too.)"""
-        global_sources, call_sites = {found.source for found in self._global_stores}, self.call_sites
+        global_sources = {found.source for found in self._global_stores}
         return tuple(
             SubTopology(
                 id=number,
@@ -507,7 +507,8 @@ class Topology:
                 source_changelogs={
                     store: self._source_changelogs[store] for store in self._stores_of(names) if store in self._source_changelogs
                 },
-                call_sites={name: call_sites[name] for name in names if name in call_sites},
+                call_sites={name: self._call_sites[name] for name in names if name in self._call_sites},
+                unnamed=unnamed(names, self._given_names),
             )
             for number, names in enumerate(self._groups())
             if not global_sources & set(names)

@@ -19,6 +19,7 @@ from penstock import (
     SlidingWindows,
     Stores,
     StreamsBuilder,
+    Suppressed,
     TimeWindows,
     serdes,
 )
@@ -127,6 +128,11 @@ def test_records_without_a_key_before_an_operation_by_key(define: Define, caplog
         assert NO_KEY in warning and f" at {HERE}:" in warning and ": in-0@1. " in warning
 
 
+def test_a_node_with_a_name_is_shown_with_its_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    (warning,) = driven(lambda stream: stream.group_by_key().count("n", named="counting"), [None], caplog)
+    assert f"node counting (count at {HERE}:" in warning
+
+
 def test_they_are_counted_by_reason_in_front_of_a_repartition_topic_too(caplog: pytest.LogCaptureFixture) -> None:
     builder = StreamsBuilder()
     builder.stream("in", key=serdes.STRING, value=serdes.STRING).group_by(lambda k, v: None, key=serdes.STRING).count()
@@ -199,6 +205,10 @@ def test_a_length_below_a_second_as_a_bare_number(caplog: pytest.LogCaptureFixtu
         Materialized("rows", ttl=60)
         Stores.persistent_key_value_store("rows", ttl=60)
         StreamsBuilder().stream("in", key=serdes.STRING).deduplicate(within=60)
+        TimeWindows.of_size_with_no_grace(HOUR).advance_by(10)
+        JoinWindows.of_time_difference_with_no_grace(HOUR).before(5).after(-5)
+        Suppressed.until_time_limit(5, Suppressed.BufferConfig.unbounded())
+    StreamsBuilder().table("in", Materialized("rows", key=serdes.STRING, value=serdes.STRING, ttl=30)).filter(lambda k, v: True, "filtered")
     Materialized("rows", ttl=timedelta(milliseconds=60))
     TimeWindows.of_size_and_grace(1000, 5)
     TimeWindows.of_size_with_no_grace(timedelta(milliseconds=5))
@@ -212,5 +222,10 @@ def test_a_length_below_a_second_as_a_bare_number(caplog: pytest.LogCaptureFixtu
         "Materialized",
         "persistent_key_value_store",
         "deduplicate",
+        "advance_by",
+        "before",
+        "until_time_limit",
+        "Materialized",
     ]
+    assert len(here) == len(caplog.records), "a copy of a Materialized with the name of its node is not reported again"
     assert "the window size of 5 is 5 ms. A bare number is in milliseconds; for seconds give timedelta(seconds=5)" in here[0]
