@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -94,7 +94,8 @@ class Reloader:
                 successor.discard()
 
     def _replace(self, operations: Operations, launcher: Launcher, application: Application, successors: dict[str, Successor]) -> list[str]:
-        """Replace instances by these successors, and remove those that run from `successors`."""
+        """Replace instances by these successors, and remove those that run from `successors`. An instance that does not close in time is
+        left to supervision, and the others are replaced."""
         with ThreadPoolExecutor() as pool:
             running = pool.submit(_running_builds, application)
             found = dict(zip(successors, pool.map(partial(launcher.check, application), successors.values()), strict=True))
@@ -107,14 +108,22 @@ class Reloader:
         for name in changed:
             operations.mark_starting(name)
         with ThreadPoolExecutor() as pool:  # together: versions whose topologies differ may not run side by side
-            list(pool.map(lambda name: launcher.stop(name, STOP_SECONDS), changed))
-        for name in changed:
+            closed = [name for name, done in zip(changed, pool.map(partial(self._closes, launcher), changed), strict=True) if done]
+        for name in closed:
             process, _ = launcher.start(application, name, successors[name])
             if process == successors[name].process:
                 del successors[name]
-        for name in changed:
+        for name in closed:
             operations.start(name, actor=this_user())
-        return changed
+        return closed
+
+    def _closes(self, launcher: Launcher, name: str) -> bool:
+        try:
+            launcher.stop(name, STOP_SECONDS)
+        except LaunchError as error:
+            self._say(f"{error}. Once it has ended, Dagster starts it with the new code")
+            return False
+        return True
 
     def _discard(self, names: Iterable[str]) -> None:
         for name in names:
@@ -124,6 +133,16 @@ class Reloader:
 def _running_builds(application: Application) -> dict[str, str]:
     members = Observer(application.id, application.bootstrap_servers).observe().members.values()
     return {member.instance: member.build for member in members if not member.returns}
+
+
+def _open_once() -> None:
+    """Open the project, so that the first reload does not wait for what is imported and compiled at first use. What is wrong with the
+    project is said by a reload."""
+    with suppress(WrongDeclarationError, ControlPlaneError):
+        operations = Operations.find()
+        with closing(operations.control_plane):
+            for application in operations.applications.applications:
+                operations.instances(application)
 
 
 def main() -> int:
@@ -147,6 +166,7 @@ def main() -> int:
         def __call__(self, change: Change, path: str) -> bool:
             return (path.endswith(".py") or path == str(paths.streams_toml)) and super().__call__(change, path)
 
+    _open_once()
     _say(f"restarting instances when code in {paths.root} changes")
     code = Code(ignore_paths=[paths.home])
     with closing(Reloader(paths, _say)) as reloader:

@@ -1,10 +1,11 @@
-"""`penstock dev --reload`: an edit restarts the running instance; an error in it is shown, and the instance goes on."""
+"""`penstock dev --reload`: an edit restarts the running instances; an error in it is shown, and they go on."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -13,9 +14,10 @@ import pytest
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
+from penstock.orchestration.instances import reloading
 from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.instance.successor import SUCCESSOR
-from tests.support import ROOT, Kafka, unique, wait_until
+from tests.support import PATIENCE, ROOT, Kafka, unique, wait_until
 
 CODE = """
 from penstock import StreamsBuilder, serdes
@@ -25,6 +27,15 @@ def build():
     words = builder.stream("{input}", key=serdes.STRING, value=serdes.STRING)
     words.map_values(lambda value: "first " + value).to("{output}", key=serdes.STRING, value=serdes.STRING)
     return builder.build()
+"""
+HOLD = """
+import atexit, pathlib, sys, time
+
+def hold():
+    while pathlib.Path("held").exists() and "{held}" in " ".join(sys.argv):
+        time.sleep(0.1)
+
+atexit.register(hold)
 """
 WATCHER_MODULE = "penstock.orchestration.instances.reloading"
 WATCHER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-m', 'penstock.orchestration.instances.reloading']))"
@@ -82,6 +93,43 @@ def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path
         parent.kill()
         parent.wait()
         operations.launcher.stop(name, 5.0, kill=True)
+        operations.control_plane.close()
+
+
+@pytest.mark.broker
+def test_an_instance_that_does_not_end_is_named_and_the_others_are_replaced(
+    tmp_path: Path, broker: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PENSTOCK_STREAMS", "PENSTOCK_HOME", "PENSTOCK_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reloading, "STOP_SECONDS", 5.0 * PATIENCE)
+    application = unique("app")
+    first, second = f"{application}-1", f"{application}-2"
+    code = CODE.format(input=broker.create_topic("in", 1), output=broker.create_topic("out", 1)) + HOLD.format(held=f"{second}.json")
+    (tmp_path / "shop.py").write_text(code)
+    config = f'[applications.{application}.config]\n"bootstrap.servers" = "{broker.bootstrap_servers}"\n'
+    (tmp_path / "streams.toml").write_text(f'[applications.{application}]\nfactory = "shop:build"\ninstances = 2\n{config}')
+    operations, said = Operations.find(), list[str]()
+    try:
+        with closing(reloading.Reloader(operations.paths, said.append)) as reloader:
+            before = {name: operations.start(name, actor="test").process for name in (first, second)}
+            reloader.prepare()
+            (tmp_path / "held").touch()
+            (tmp_path / "shop.py").write_text(code.replace("first", "other"))
+            reloader.reload()
+            assert len(said) == 2, said
+            assert said[0].startswith(f"instance {second} (process {before[second].pid}) is still closing after ")
+            assert said[1].startswith(f"{first} runs the new code")
+            assert operations.launcher.running(second) == before[second]
+            now = operations.launcher.running(first)
+            assert now is not None and now != before[first]
+        assert _processes(tmp_path, SUCCESSOR) == [now.pid], "the successor that was not needed has ended"
+    finally:
+        (tmp_path / "held").unlink(missing_ok=True)
+        for name in (first, second):
+            operations.launcher.stop(name, 10.0, kill=True)
         operations.control_plane.close()
 
 
