@@ -17,7 +17,7 @@ from penstock.assets.checks import checks_job, checks_schedule, health_checks
 from penstock.assets.instances import instances_asset
 from penstock.assets.lineage import Topics, topic_specs, topics_of_all
 from penstock.assets.status import status_spec
-from penstock.orchestration.dagster.jobs import JOBS, snapshot_schedules, take_snapshot_job
+from penstock.orchestration.dagster.jobs import jobs, snapshot_schedules, take_snapshot_job
 from penstock.orchestration.dagster.names import plain_names, start_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Applications
@@ -68,7 +68,7 @@ def _definitions(applications: Applications) -> dg.Definitions:
     own = dg.Definitions(
         assets=[*instances.values(), *(status_spec(each, names[each]) for each in instances), *topic_specs(applications, topics)],
         asset_checks=[health_checks(application, names[application.id]) for application in applications.applications],
-        jobs=[*starts.values(), *JOBS, take_snapshot_job, instance_checks],
+        jobs=[*starts.values(), *jobs(applications), take_snapshot_job, instance_checks],
         schedules=[checks_schedule(instance_checks, outputs), *snapshot_schedules(applications)],
         sensors=[
             paused_tasks,

@@ -8,7 +8,6 @@ import msgspec
 
 from penstock.orchestration.alerts import incidents, notifications, pauses
 from penstock.orchestration.dagster import alert_check
-from penstock.orchestration.dagster.jobs import RUN_BOOK_JOBS
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookRun
@@ -16,7 +15,7 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import RunBook
 from penstock.orchestration.run_books.inputs import RestoreGlobalTopicInputs, SkipRecordInputs
 from penstock.sensors.event_cursor import Cursor
-from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, is_loaded, new_message, skip_message
 
 _POLICY = "the policy in streams.toml"
 _NAMED = 3
@@ -24,7 +23,7 @@ _NAMED = 3
 
 
 @dg.sensor(
-    job=RUN_BOOK_JOBS[SkipRecordInputs],
+    job_name=SkipRecordInputs.JOB,
     minimum_interval_seconds=INTERVAL_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Opens an alert for each task that paused, and starts the run-book where the policy in `streams.toml` says so.",
@@ -34,10 +33,14 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
     requests: list[dg.RunRequest] = []
+    new: list[str] = []
     seen = 0
 
     def act(application: Application) -> None:
         nonlocal cursor, seen
+        if not is_loaded(context, application):  # its events are read when it is
+            new.append(new_message(operations, application))
+            return
         with operations.control_plane.writing() as session:
             events, cursor = cursor.read(session, application.id, incidents.TASK_KINDS)
             at = audit.now()
@@ -48,7 +51,7 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
 
     away = for_each_application(operations, act)
     found = f"{seen} new events of tasks, none needs a run-book" if seen else "no task was paused, resumed or damaged since the last tick"
-    reason = None if requests else skip_message(operations, away, found)
+    reason = None if requests else skip_message(operations, [*new, *away], found)
     return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
 
 
@@ -85,7 +88,7 @@ def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicI
 
 
 @dg.sensor(
-    job=RUN_BOOK_JOBS[RestoreGlobalTopicInputs],
+    job_name=RestoreGlobalTopicInputs.JOB,
     minimum_interval_seconds=INTERVAL_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Opens an alert when an instance rebuilds a global store, and resolves it when the instance is RUNNING. Starts the "
@@ -96,10 +99,14 @@ def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockRes
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
     requests: list[dg.RunRequest] = []
+    new: list[str] = []
     seen = 0
 
     def act(application: Application) -> None:
         nonlocal cursor, seen
+        if not is_loaded(context, application):  # its events are read when it is
+            new.append(new_message(operations, application))
+            return
         with operations.control_plane.writing() as session:
             events, cursor = cursor.read(session, application.id, incidents.GLOBAL_KINDS)
             at = audit.now()
@@ -111,7 +118,7 @@ def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockRes
 
     away = for_each_application(operations, act)
     found = f"{seen} new events of global stores, none needs a run-book" if seen else "no global store was rebuilt since the last tick"
-    reason = None if requests else skip_message(operations, away, found)
+    reason = None if requests else skip_message(operations, [*new, *away], found)
     return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
 
 

@@ -12,7 +12,7 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.instances.supervision import examine_instance
 from penstock.runtime.model.errors import BrokerUnavailableError
-from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, new_message, skip_message
 
 DRAIN_JOB = "drain_instance"
 ACTOR = "sensor instances_that_should_run"
@@ -49,7 +49,7 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
     def act(application: Application) -> None:
         nonlocal running
         if application.id not in jobs:
-            reasons.append(f"{application.id} is new in {operations.applications.source}: reload the code location")
+            reasons.append(new_message(operations, application))
             return
         operations.follow_declaration(application, actor=ACTOR)
         _publish(operations, application, context)
@@ -91,7 +91,7 @@ def instances_no_longer_declared(context: dg.SensorEvaluationContext, penstock: 
     slot = at.replace(minute=at.minute // _DRAIN_AGAIN_MINUTES * _DRAIN_AGAIN_MINUTES).isoformat(timespec="minutes")
     requests: list[dg.RunRequest] = []
     for application in operations.applications.applications:
-        for name in operations.retired(application):
+        for name in operations.retired(application):  # it is loaded: it had instances before the file was changed
             config = dg.RunConfig(ops={"drain": {"config": {"instance": name, "application": application.id}}})
             tags = {"penstock/instance": name}
             requests.append(dg.RunRequest(run_key=f"drain/{name}/{slot}", run_config=config, tags=tags))

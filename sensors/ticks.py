@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
+from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import SilentBrokers
@@ -46,6 +48,17 @@ def for_each_application(operations: Operations, act: Callable[[Application], No
     if applications and len(away) == len(applications):
         raise NothingSeenError("; ".join(away))
     return away
+
+
+def is_loaded(context: dg.SensorEvaluationContext, application: Application) -> bool:
+    """Return False for an application that was declared after the code location was loaded: it has no asset, and jobs refuse its name."""
+    repository = context.repository_def  # None in tests that evaluate a sensor alone
+    return repository is None or repository.asset_graph.has(instances_key(application.id))
+
+
+def new_message(operations: Operations, application: Application) -> str:
+    """Return what a tick says of an application that is not loaded."""
+    return f"{application.id} is new in {operations.applications.source}: reload the code location"
 
 
 def skip_message(operations: Operations, away: list[str], otherwise: str) -> str:

@@ -50,14 +50,15 @@ def sections(alert: Alert) -> dict[str, str]:
     def lines(*names: str) -> str:
         return "\n".join(f"{name}: {known.pop(name)}" for name in names if name in known)
 
-    record, why = lines(*_RECORD), lines(*_WHY)
+    record, why, log = lines(*_RECORD), lines(*_WHY), known.pop("log_end", "")
     found = {
         "1 what": alert.title,
         "2 since": f"{seen(alert)} ({alert.severity}, {alert.state})",
         "3 record": f"{alert.subject}\n{record}" if record else "",
         "4 why": why,
         "4.1 stack": known.pop("stack", ""),
-        "4.2 log excerpt": known.pop("log_end", ""),
+        "4.2 last line of the log": log.rstrip().rpartition("\n")[2],
+        "4.3 log excerpt": log,
         "5 bytes": first_bytes(alert),
     }
     repair = [known.pop("run-book", ""), *([alert.resolution or ""] if alert.state == AlertState.RESOLVED.value else next_commands(alert))]

@@ -32,8 +32,16 @@ NO_OPEN_ALERTS = "no_open_alerts"
 _ROWS = 100
 _REPAIR = 6
 """Number of the section of `alert_text.sections` that the links follow."""
-_LONG = ("4.1 stack", "4.2 log excerpt")
+_LONG = ("4.1 stack", "4.3 log excerpt")
 """Sections that the page opens by a click, as it does with all Markdown; text is shown at once, in one line."""
+_DECISIONS = {
+    "approve": "execute the run-book that waits",
+    "reject": "do not execute it; the alert stays open",
+    "repair": "execute the run-book that fits",
+    "try": "a dry run: say what each step would do",
+}
+"""Links that open a form which is filled in. They are longer than a page is wide, and Dagster shows a link of metadata as its address, so
+they are in one Markdown text, with names."""
 _COMMENT = 120
 """Maximum length of a comment in a form."""
 
@@ -96,8 +104,11 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     shown: dict[str, dg.MetadataValue] = {}
     for name, value in alert_text.sections(alert).items():
         shown[name] = block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
-    for number, (name, path) in enumerate(links(alert).items(), 1):
-        shown[f"{_REPAIR}.{number} {name}"] = dg.MetadataValue.url(path)
+    found = links(alert)
+    if decisions := [f"- [{name}]({found[name]}): {what}" for name, what in _DECISIONS.items() if name in found]:
+        shown[f"{_REPAIR}.1 {' or '.join(name for name in _DECISIONS if name in found)}"] = dg.MetadataValue.md("\n".join(decisions))
+    if "instance" in found:
+        shown[f"{_REPAIR}.2 instance"] = dg.MetadataValue.url(found["instance"])
     return dict(sorted(shown.items()))
 
 

@@ -7,14 +7,16 @@ here: a new process executes the steps from the first, and effects that are ther
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from penstock.orchestration.alerts import alerts
 from penstock.orchestration.dagster import alert_check
@@ -38,6 +40,41 @@ from penstock.runtime.model.states import State
 APPLICATION = "penstock/application"
 """Tag of a run with the id of its application."""
 _TAG_LENGTH = 200
+_NAMED = 20
+"""Maximum number of instances that the description of a field names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The declared applications, among which a form lets choose, and instances, which it names: others may have been added by `scale`.
+    Without applications, each name is taken, and looked up when the run begins."""
+
+    applications: Sequence[str] = ()
+    instances: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, applications: Applications) -> "Choices":
+        return cls([application.id for application in applications.applications], applications.instances)
+
+    def schema(self, form: type[BaseModel]) -> Mapping[str, dg.Field]:
+        """Return the schema of a form's fields."""
+        fields: dict[str, object] = {}
+        for name, field in form.model_fields.items():
+            if name == "application" and field.is_required() and self.applications:
+                fields[name] = (Literal[tuple(self.applications)], Field(description="The application"))
+            elif name == "instance" and self.instances:
+                more = f" and {len(self.instances) - _NAMED} more" if len(self.instances) > _NAMED else ""
+                named = f"{(field.description or '').split(',')[0]}. Declared: {', '.join(self.instances[:_NAMED])}{more}"
+                fields[name] = (field.annotation, Field(field.get_default(call_default_factory=True), description=named))
+            else:
+                fields[name] = (field.annotation, field)
+        made = create_model(form.__name__, __base__=dg.Config, __doc__=form.__doc__, **fields)  # type: ignore[call-overload]
+        return made.to_fields_dict()  # type: ignore[no-any-return]  # of a model that is made here
+
+    def typed(self, op: dg.OpDefinition, form: type[dg.Config]) -> dg.OpDefinition:
+        """Return an op with the schema of its form."""
+        schema = self.schema(form)
+        return op.configured(lambda inputs: inputs, name=op.name, config_schema=schema, description=op.description)
 
 
 class StopConfig(dg.Config):
@@ -232,11 +269,9 @@ def _job(name: str, node: dg.OpDefinition | dg.GraphDefinition) -> dg.JobDefinit
     return dg.GraphDefinition(name, node_defs=[node], description=node.description).to_job(executor_def=dg.in_process_executor)
 
 
-def run_book_job(declared: type[RunBookInputs]) -> dg.JobDefinition:
+def run_book_job(declared: type[RunBookInputs], choices: Choices = Choices()) -> dg.JobDefinition:
     """Return the job of a run-book, made from its declaration: an op for each step, configured together by one form."""
-    fields = {name: (field.annotation, field) for name, field in declared.model_fields.items()}
-    form = create_model(f"{declared.__name__}Config", __base__=dg.Config, __doc__=declared.__doc__, **fields)  # type: ignore[call-overload]
-    schema, steps = form.to_fields_dict(), declared.BOOK.STEPS
+    schema, steps = choices.schema(declared), declared.BOOK.STEPS
 
     def configure(inputs: Mapping[str, object]) -> Mapping[str, object]:
         return {step.name: {"config": inputs} for step in steps}
@@ -289,16 +324,19 @@ def _step_op(declared: type[RunBookInputs], step: Step, schema: Mapping[str, dg.
     return take
 
 
-RUN_BOOK_JOBS = {declared: run_book_job(declared) for declared in DECLARED}
-JOBS = (
-    _job("scale_application", scale),
-    _job("deploy_application", deploy),
-    _job("drain_instance", drain),
-    _job("stop_instance", stop),
-    _job("seed_application", install_seed),
-    *RUN_BOOK_JOBS.values(),
-    _job("approve_run_book", decide),
-)
+def jobs(applications: Applications) -> Sequence[dg.JobDefinition]:
+    """Return all jobs but those that start instances and take snapshots. Their forms know the declared applications."""
+    choices = Choices.of(applications)
+    return [
+        _job("scale_application", choices.typed(scale, ScaleConfig)),
+        _job("deploy_application", choices.typed(deploy, DeployConfig)),
+        _job("drain_instance", choices.typed(drain, DrainConfig)),
+        _job("stop_instance", choices.typed(stop, StopConfig)),
+        _job("seed_application", choices.typed(install_seed, SeedConfig)),
+        *(run_book_job(declared, choices) for declared in DECLARED),
+        _job("approve_run_book", decide),
+    ]
+
 
 _TELL_PERCENT = 10
 _ACTIVE = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED]

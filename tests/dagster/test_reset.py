@@ -22,7 +22,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from penstock.orchestration.cli import app
-from penstock.orchestration.dagster.jobs import RUN_BOOK_JOBS
+from penstock.orchestration.dagster.jobs import run_book_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import AuditEntry
@@ -247,9 +247,7 @@ def test_a_reset_is_refused_while_an_instance_lives_and_the_job_does_what_the_co
     with dg.DagsterInstance.ephemeral() as dagster:
         run_config = {"ops": {"reset": {"config": {"application": id_, "to": "PT0S", "reason": "a test"}}}}
         penstock_ = {"penstock": PenstockResource()}
-        assert (
-            RUN_BOOK_JOBS[ResetApplicationInputs].execute_in_process(run_config=run_config, resources=penstock_, instance=dagster).success
-        )
+        assert run_book_job(ResetApplicationInputs).execute_in_process(run_config=run_config, resources=penstock_, instance=dagster).success
     behind = ends(wide)
     wide.broker.produce(f"{id_}-in", [(key, "{}") for key in KEYS])
     wide.operations.start(name, actor="ann")

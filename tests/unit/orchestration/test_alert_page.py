@@ -3,6 +3,7 @@ content of a record can leave."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -13,12 +14,13 @@ import yaml
 
 from penstock.orchestration.alerts import alert_text, raw_bytes
 from penstock.orchestration.dagster import alert_check
-from penstock.orchestration.dagster.jobs import JOBS, RUN_BOOK_JOBS
+from penstock.orchestration.dagster.jobs import jobs, run_book_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import Alert
+from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.run_books.inputs import SkipRecordInputs
 
-DECISION = next(job for job in JOBS if job.name == "approve_run_book")
+DECISION = next(job for job in jobs(Applications.parse("", Path("streams.toml"))) if job.name == "approve_run_book")
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOSTILE = "no\nops: {skip: {config: {offset: 99}}}\r\x85\u2028```\n[link](javascript:alert(1)) <b>\x1b[31m"
 
@@ -52,7 +54,7 @@ def test_the_facts_are_in_the_order_of_need_also_where_names_are_sorted() -> Non
     shown = list(alert_check.metadata(alert(**{"run-book": "none: no pattern matches"})))
     assert shown == sorted(shown)
     kept = [name.split(" ", 1)[1] for name in shown]
-    assert kept == ["what", "since", "record", "why", "stack", "bytes", "repair", "repair", "try", "instance", "what else"]
+    assert kept == ["what", "since", "record", "why", "stack", "bytes", "repair", "repair or try", "instance", "what else"]
     sections = alert_text.sections(alert())
     assert sections["2 since"] == "once, 2026-01-02 03:04:05+00:00 (ERROR, OPEN)"
     assert sections["3 record"].startswith("in-0@5\n")
@@ -74,13 +76,70 @@ def test_each_decision_has_a_link(detail: dict[str, object], names: list[str]) -
         assert yaml.safe_load(form(links["reject"]))["ops"]["decide"]["config"] == {"run_book_run": 3, "decision": "reject", "reason": ""}
 
 
+def test_links_to_forms_have_names_since_dagster_shows_a_link_of_metadata_as_its_address() -> None:
+    shown = alert_check.metadata(alert(run_book_run=3, waits_for_approval=True))
+    decisions = shown["6.1 approve or reject or try"]
+    assert isinstance(decisions, dg.MarkdownMetadataValue) and decisions.value is not None
+    assert [line.split("](")[0] for line in decisions.value.splitlines()] == ["- [approve", "- [reject", "- [try"]
+    links = re.findall(r"\]\(([^() ]+)\): ", decisions.value)
+    assert [urlsplit(link).path for link in links] == [
+        f"/guess/{job}/playground/setup" for job in ("approve_run_book", "approve_run_book", "skip_record")
+    ]
+    addresses = [value.value for value in shown.values() if isinstance(value, dg.UrlMetadataValue)]
+    assert [len(address) < 100 for address in addresses] == [True], "the instance: longer ones widen the page beyond the window"
+
+
+def test_the_end_of_the_log_is_shown_at_once_and_the_excerpt_by_a_click() -> None:
+    shown = alert_check.metadata(alert(log_end="starting\nFatal: no memory\n"))
+    assert shown["4.2 last line of the log"] == dg.MetadataValue.text("Fatal: no memory")
+    assert isinstance(shown["4.3 log excerpt"], dg.MarkdownMetadataValue)
+
+
+DECLARED = Applications.parse(
+    '[applications.flights]\nfactory = "m:f"\ninstances = 2\n[applications.b]\nfactory = "m:f"\ninstances = 1\n', Path("streams.toml")
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "op", "config"),
+    [
+        ("scale_application", "scale", {"instances": 2}),
+        ("deploy_application", "deploy", {}),
+        ("skip_record", "skip", {"task": "0_0", "topic": "in", "partition": 0, "offset": 5}),
+        ("resume_task", "resume", {"task": "0_0"}),
+        ("replay_dead_letters", "replay", {}),
+        ("reset_application", "reset", {}),
+    ],
+)
+def test_a_form_lets_choose_among_the_declared_applications(job: str, op: str, config: dict[str, object]) -> None:
+    found = next(each for each in jobs(DECLARED) if each.name == job)
+
+    def filled_in(application: str) -> dict[str, object]:
+        return {"ops": {op: {"config": {"application": application, **config}}}}
+
+    assert dg.validate_run_config(found, filled_in("flights"))
+    with pytest.raises(dg.DagsterInvalidConfigError, match="not in enum type"):
+        dg.validate_run_config(found, filled_in("fligths"))
+
+
+@pytest.mark.parametrize(("job", "op"), [("drain_instance", "drain"), ("stop_instance", "stop"), ("restart_instance", "restart")])
+def test_a_form_names_the_declared_instances_and_takes_others_which_scale_may_have_added(job: str, op: str) -> None:
+    found = next(each for each in jobs(DECLARED) if each.name == job)
+    assert dg.validate_run_config(found, {"ops": {op: {"config": {"instance": "flights-7"}}}})
+    (node,) = found.graph.node_defs
+    schema = node.config_schema
+    assert schema is not None
+    description = schema.config_type.fields["instance"].description  # type: ignore[union-attr]  # a form has fields
+    assert description.endswith("Declared: flights-1, flights-2, b-1")
+
+
 def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_change_it() -> None:
     links = alert_check.links(alert())
     for name, dry_run in (("repair", False), ("try", True)):
         config = yaml.safe_load(form(links[name]))
         expected = {"application": "a", "task": "0_0", "topic": "in", "partition": 0, "offset": 5, "reason": "", "dry_run": dry_run}
         assert config == {"ops": {"skip": {"config": expected}}}
-        assert dg.validate_run_config(RUN_BOOK_JOBS[SkipRecordInputs], config)
+        assert dg.validate_run_config(run_book_job(SkipRecordInputs), config)
     comments = [line for line in form(links["repair"]).splitlines() if line.startswith("#")]
     beginnings = [comment.removeprefix("# ").split(":")[0] for comment in comments]
     steps = [f"step {step.name}" for step in SkipRecordInputs.BOOK.STEPS]
@@ -106,11 +165,11 @@ def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> Non
     ("job", "config", "sentence"),
     [
         (
-            RUN_BOOK_JOBS[SkipRecordInputs],
+            run_book_job(SkipRecordInputs),
             {"application": "b", "task": "0_0", "topic": "in", "partition": 0, "offset": 5},
             "no application 'b'",
         ),
-        (RUN_BOOK_JOBS[SkipRecordInputs], {"application": "a", "task": "x", "topic": "in", "partition": 0, "offset": 5}, "subtopology"),
+        (run_book_job(SkipRecordInputs), {"application": "a", "task": "x", "topic": "in", "partition": 0, "offset": 5}, "subtopology"),
         (DECISION, {"run_book_run": 7, "decision": "approve"}, "there is no run 7; `penstock run-books` lists them"),
     ],
 )
