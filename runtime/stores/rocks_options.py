@@ -4,10 +4,11 @@ A process may have a thousand stores, and RocksDB uses memory per store in three
 bloom filter (0.8 MiB for a buffer of 8 MiB) and its first block of memory, and so has a family that is never written to. Measured with
 1,000 stores: 2.8 GiB before the first entry. So
 
-- block cache and write buffers are one of each per process, the second charged to the first (`WriteBufferManager`); - only families that
-hold entries get a filter over the write buffer, and only as many of them as fit into a quarter of the budget: a process with few stores
-reads absent keys fast (0.3 us instead of 1.4), one with many stays small; - write buffers grow in blocks of 32 KiB, those of offsets in
-blocks of 4 KiB; - a store keeps at most `MAX_OPEN_FILES` of its files open, and the process may have as many open as the system allows it.
+- block cache and write buffers are one of each per process, the second charged to the first (`WriteBufferManager`);
+- only families that hold entries get a filter over the write buffer, and only as many of them as fit into a quarter of the budget: a
+  process with few stores reads absent keys fast (0.3 us instead of 1.4), one with many stays small;
+- write buffers grow in blocks of 32 KiB, those of offsets in blocks of 4 KiB;
+- a store keeps at most `MAX_OPEN_FILES` of its files open, and the process may have as many open as the system allows it.
 
 What is left per store: about 0.4 MiB, and 8 open files besides its data. Threads are RocksDB's own, a fixed number per process, and one for
 the look-ahead (`look_ahead.py`).
@@ -18,13 +19,13 @@ the skip list no longer fits the CPU's cache).
 State larger than the cache, from measurements of 3 M random reads and writes over 3 M keys in four stores (a read at the end took 8.8 us):
 
 - The cache is a hyper clock cache. RocksDB's LRU cache of 64 MiB consists of 64 parts of 1 MiB, of which half is for index and filter
-blocks: the filter of a file of 64 MiB (0.7 MiB) did not stay in it, and was read and checked again for each key (2.6 us without that). -
-Index and filters are outside of the cache while they are small (1.4 MiB per million keys; a read takes a fifth less): all stores together
-may use a quarter of its budget for that, and the cache is made smaller by as much as they use. Beyond that, those of new files are
-partitioned and in the cache: when they no longer fit into it, a read loads 4 KiB instead of a whole filter (4 us instead of 20). So the
-budget bounds all memory of RocksDB for its files, for any size of state. - Write buffers take at most half of the cache, whatever their own
-limit is: the rest stays for blocks. - No compression, as in Kafka Streams: it is the second largest part of a read. State takes more room
-on disk instead.
+  blocks: the filter of a file of 64 MiB (0.7 MiB) did not stay in it, and was read and checked again for each key (2.6 us without that).
+- Index and filters are outside of the cache while they are small (1.4 MiB per million keys; a read takes a fifth less): all stores together
+  may use a quarter of its budget for that, and the cache is made smaller by as much as they use. Beyond that, those of new files are
+  partitioned and in the cache: when they no longer fit into it, a read loads 4 KiB instead of a whole filter (4 us instead of 20). So the
+  budget bounds all memory of RocksDB for its files, for any size of state.
+- Write buffers take at most half of the cache, whatever their own limit is: the rest stays for blocks.
+- No compression, as in Kafka Streams: it is the second largest part of a read. State takes more room on disk instead.
 
 Rejected: index and filters always outside of the cache (no bound), or partitioned and pinned in it (an eighth less per read instead of a
 fifth; rocksdict can set it for open stores only); mapped files (a tenth faster; an unreadable disk kills the process instead of raising an
