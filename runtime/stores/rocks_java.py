@@ -6,8 +6,8 @@ Keys and values are the same bytes, and so are the families of key-value stores 
 - From 4.3 on (KIP-1035) there is one of the same format as ours, but it contains the offset that was *applied* last (of a global store: the
   next one), a `status` whether the store was closed, and a `position` for queries. Read as ours it would have one record applied twice. It
   is converted once, in one batch.
-- Versioned stores have all their segments in `default`, with a prefix that ours do not have; window and session stores are elsewhere. Opened
-  as they are, such stores would look empty, but be at the changelog's end. They are refused, so that they are restored.
+- Versioned stores have all their segments in `default`, with a prefix that ours do not have; window and session stores are elsewhere.
+  Opened as they are, such stores would look empty, but be at the changelog's end. They are refused, so that they are restored.
 """
 
 from __future__ import annotations
