@@ -74,10 +74,12 @@ def _removed_inside(at: str, written: Node, all_written: Node, read: Node, all_r
         if isinstance(written.get(part), dict) and isinstance(read.get(part), dict):
             yield from _removed(f"{at}[]", cast(Node, written[part]), all_written, cast(Node, read[part]), all_read, seen)
     if written["is"] == "tuple":
-        places = zip(cast(list[Node], written["fields"]), cast(list[Node], read["fields"]), strict=False)
-        for place, (mine, theirs) in enumerate(places):
+        places, still = cast(list[Node], written["fields"]), cast(list[Node], read["fields"])
+        for place, (mine, theirs) in enumerate(zip(places, still, strict=False)):
             here = f"{at}[{theirs.get('name', place)}]"
             yield from _removed(here, cast(Node, mine["type"]), all_written, cast(Node, theirs["type"]), all_read, seen)
+        for place, gone in enumerate(places[len(still) :], len(still)):
+            yield f"{at}[{gone.get('name', place)}]", []
 
 
 def _alternatives(node: Node, root: Node) -> list[Node]:
@@ -119,6 +121,8 @@ class _Comparison:
     def _one_of(self, at: str, written: Node, read: Sequence[Node], seen: _Seen) -> Iterator[str]:
         """Yield why no member of a union reads `written`. The member is chosen by the kind of the JSON value and an object's tag."""
         resolved = [_resolved(each, self._read) for each in read]
+        if _is_whole(written) and (whole := [each for each in resolved if _is_whole(each)]):
+            resolved = [*whole, *(each for each in resolved if each["is"] == "any")]  # no integer comes to a float beside them
         several = sum(each["is"] not in ("null", "opaque") for each in resolved) > 1
         if any(each["is"] == "any" for each in resolved):
             return
@@ -221,6 +225,11 @@ def _by_kind(node: Node) -> list[Node]:
     values = cast(list[object], node["values"]) if node["is"] == "enum" else []
     kinds = {type(value) for value in values}
     return [node] if len(kinds) < 2 else [{"is": "enum", "values": [each for each in values if type(each) is kind]} for kind in kinds]
+
+
+def _is_whole(node: Node) -> bool:
+    """Return whether a type is of integers, or an enum or literal with some."""
+    return node["is"] == "int" or (node["is"] == "enum" and any(type(each) is int for each in cast(list[object], node["values"])))
 
 
 def _members(union: Node) -> list[Node]:

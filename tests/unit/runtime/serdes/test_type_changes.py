@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock import serdes
 from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.serdes.serde_format import SerdeFormat, format_changes, versions_changes, with_version
+from penstock.runtime.serdes.serde_format import SerdeFormat, format_changes, format_removals, versions_changes, with_version
 from penstock.runtime.serdes.type_schemas import json_schema_of
 
 
@@ -135,6 +135,7 @@ ACCEPTED: list[tuple[str, object, object]] = [
     ("a wider literal", Literal["a", 1], Literal["a", "b", 1, 2]),
     ("a literal becomes a union", Literal["a", 1], int | str),
     ("a wider union", int | str, int | str | None),
+    ("a number beside a literal", Literal[1, 2], Literal[1, 2, 3] | float),
     ("a wider inner type", struct([("i", Inner)]), struct([("i", WiderInner)])),
     ("in a list", list[Inner], list[WiderInner]),
     ("in a dict", dict[str, Inner], dict[str, WiderInner]),
@@ -166,6 +167,9 @@ REFUSED: list[tuple[object, object, str]] = [
     (Colors, Color, "may be 'green', which is no value of it any more"),
     (str, Color, "is str and is read as one of 'blue', 'red'"),
     (Literal[1, 2], Literal[1], "may be 2"),
+    (int, Literal[1, 2] | float, "is int and is read as one of 1, 2"),
+    (int | float, Literal[1, 2] | float, "is int and is read as one of 1, 2"),
+    (Literal["a", 3], Literal["a", 1] | float, "may be 3"),
     (int | str, int, "is str and is read as int"),
     (struct([("i", Inner)]), struct([("i", NarrowInner)]), "field i.b is new and has no default"),
     (list[Inner], list[NarrowInner], "field [].b is new and has no default"),
@@ -222,6 +226,13 @@ def test_a_third_version_must_fit_all_earlier_ones() -> None:
         "field m is new and has no default: values that were written without it cannot be read"
     ]
     assert with_version(with_version([first], second), first) == (second, first)
+
+
+def test_a_removed_place_of_an_array_is_reported_as_a_removed_field() -> None:
+    former, now = struct([N, ("m", str, "x")], array_like=True), struct([N], array_like=True)
+    assert versions_changes([of(former)], of(now)) == []
+    assert format_removals(of(former), of(now)) == ["[m]"]
+    assert format_removals(of(struct([("i", former)])), of(struct([("i", now)]))) == ["i[m]"]
 
 
 def test_a_field_may_be_removed_and_a_similar_one_added_later() -> None:
