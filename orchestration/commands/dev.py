@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,9 @@ def dev(
     os.chdir(paths.root)
     if reload:  # ends with this process, which becomes Dagster
         subprocess.Popen([sys.executable, "-m", "penstock.orchestration.instances.reloading"], env=environment, stdin=subprocess.DEVNULL)
+    # A shell starts a background job of a script with SIGINT ignored. Dagster, which treats SIGTERM as SIGINT and ends its processes by it,
+    # would then ignore both.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execve(sys.executable, [sys.executable, "-m", "dagster", "dev", "--host", LOOPBACK, "--port", str(port), *arguments], environment)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from penstock.orchestration.cli import app
 from penstock.orchestration.database import audit
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.definitions import definitions
+from penstock.orchestration.embedded.dagster_server import end_session
+from penstock.orchestration.embedded.ports import free_port
 from penstock.runtime.model.events import EventKind
 from penstock.sensors.event_cursor import Cursor
 from tests.dagster.telling import Project
-from tests.support import ROOT, wait_until
+from tests.support import PATIENCE, ROOT, wait_until
 from tests.support.seeds import seed_of_counts
 
 
@@ -236,3 +239,21 @@ def test_a_proposed_run_is_approved_on_the_command_line_and_a_dry_run_changes_no
     assert "run-book DONE" in penstock("run-book", "approve", "1")
     assert json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout) == []
     assert "it is DONE" in penstock("run-book", "reject", "1", status=1)
+
+
+def test_dev_in_the_background_of_a_script_ends_at_sigterm(tmp_path: Path) -> None:
+    """A shell starts it with SIGINT ignored, which Dagster takes over for SIGTERM too, and passes on to its processes."""
+    command = [sys.executable, "-m", "penstock.orchestration", "dev", "--no-broker", "--port", str(free_port())]
+    environment = {**os.environ, "PENSTOCK_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with (tmp_path / "dev.log").open("wb") as log:
+            dev = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    try:
+        wait_until(lambda: "Launching Dagster services" in (tmp_path / "dev.log").read_text(), 120, "Dagster, in the place of the command")
+        dev.terminate()
+        dev.wait(60 * PATIENCE)
+    finally:
+        end_session(dev.pid, 0.0)
