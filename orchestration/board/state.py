@@ -22,9 +22,9 @@ from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
 from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
-from penstock.orchestration.kafka.observer import CoordinationLog, Picture
+from penstock.orchestration.kafka.observer import FREQUENT, CoordinationLog, Picture
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
-from penstock.runtime.coordination.records import GlobalStoreReport, Member, PausedAt, TaskReport, Tombstone
+from penstock.runtime.coordination.records import GlobalStoreReport, Member, PausedAt, Reset, TaskReport, Tombstone
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.secrets import without_credentials
@@ -32,8 +32,6 @@ from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.stores.process_memory import RESIDENT
 
 EVENTS_SHOWN = 60
-FREQUENT = (EventKind.CHECKPOINT, EventKind.RESTORE_PROGRESS)
-"""Events that are not listed: tasks publish them periodically, and their content is shown elsewhere."""
 _TEXT, _EVENT_TEXT = 2_000, 240
 
 
@@ -90,6 +88,14 @@ class BoardState:
             elif isinstance(record, Tombstone):
                 self._rows.pop(record.id, None)
                 self._rates.keep(lambda key: not (isinstance(key, tuple) and key[0] == record.id))
+            elif isinstance(record, Reset) and record.ended:
+                self._forget_before(record.at_ms)
+
+    def _forget_before(self, at_ms: int) -> None:
+        """Forget what a reset has deleted. Later events stay: they may have been read before the record of the reset."""
+        self._events = deque(((number, event) for number, event in self._events if event.at_ms >= at_ms), maxlen=EVENTS_SHOWN)
+        self._pauses = {task: event for task, event in self._pauses.items() if event.at_ms >= at_ms}
+        self._rates, self._behind = Rates(), {}
 
     def event(self, event: Event) -> None:
         """Apply an event. One that has been applied is ignored: at-least-once may publish it twice."""

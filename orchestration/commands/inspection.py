@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +39,7 @@ from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
 from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
-from penstock.orchestration.kafka.observer import Observer, Picture
+from penstock.orchestration.kafka.observer import FREQUENT, Observer, Picture
 from penstock.runtime.coordination.records import GlobalStoreReport, TaskReport
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import StreamsError
@@ -153,9 +153,9 @@ def _picture(target: Target) -> Picture:
     return picture_of(target.observer)
 
 
-def _events(target: Target, limit: int, kind: str | None, task: str | None) -> list[Event]:
+def _events(target: Target, limit: int, kind: str | None, task: str | None, without: Collection[EventKind] = ()) -> list[Event]:
     try:
-        return target.observer.events(limit, kind, task)
+        return target.observer.events(limit, kind, task, without=without)
     except StreamsError as error:
         if "does not exist" not in str(error):
             raise
@@ -449,7 +449,7 @@ def _describe(target: Target) -> Row:
         "instances": _status(target),
         "tasks": _tasks(picture),
         "wrong": [{"kind": each.kind, "severity": each.severity, "subject": each.subject, "what": each.what} for each in wrong],
-        "events": [_event_row(event) for event in _events(target, 10, None, None)],
+        "events": [_event_row(event) for event in _events(target, 10, None, None, FREQUENT)],
     }
 
 

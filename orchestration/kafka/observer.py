@@ -8,7 +8,7 @@ enter, such as acknowledgements and approvals.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -36,6 +36,8 @@ from penstock.runtime.model.states import State, TaskKind
 
 logger = logging.getLogger(__name__)
 
+FREQUENT = (EventKind.CHECKPOINT, EventKind.RESTORE_PROGRESS)
+"""Events that a list of the last ones leaves out: tasks publish them periodically, and their content is shown elsewhere."""
 _SECONDS = 10.0
 _STEP = 200
 _CONDITIONS = (
@@ -129,8 +131,12 @@ class CoordinationLog:
 
     def __init__(self, application: str) -> None:
         self._application = application
-        self._members: dict[str, Member] = {}
         self._desired: dict[str, Desired] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything but the wanted instances, which outlive a reset."""
+        self._members: dict[str, Member] = {}
         self._topologies: dict[str, str] = {}
         self._versions: dict[str, TopologyText] = {}
         self._deaths: set[str] = set()
@@ -158,6 +164,8 @@ class CoordinationLog:
                 self._members.pop(record.id, None)
             case records.Tombstone(kind=records.DEATH):
                 self._deaths.discard(record.id)
+            case records.Reset(ended=True):
+                self._begin()
         return record
 
     def picture(self, partitions: Mapping[str, int]) -> Picture:
@@ -199,8 +207,8 @@ class Observer:
                 log.apply(message.key(), message.value())
         return log.picture(partitions)
 
-    def events(self, limit: int, kind: str | None = None, task: str | None = None) -> list[Event]:
-        """Return the newest events of this kind and task, at most `limit`, oldest first. Raises as `look`."""
+    def events(self, limit: int, kind: str | None = None, task: str | None = None, *, without: Collection[EventKind] = ()) -> list[Event]:
+        """Return the newest events of this kind and task, or of all kinds but those, at most `limit`, oldest first. Raises as `look`."""
         topic = events_topic(self.application)
         with self._reading(topic) as (consumer, _):
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_SECONDS)
@@ -211,7 +219,8 @@ class Observer:
                 step *= 4
                 consumer.assign([TopicPartition(topic, 0, start)])
                 events = [event for message in to_end(consumer, 60.0) if (event := decode_event(message.value())) is not None]
-                found = [event for event in events if kind in (None, event.kind.value) and task in (None, event.task)]
+                asked = [event for event in events if kind in (None, event.kind.value) and task in (None, event.task)]
+                found = [event for event in asked if event.kind not in without]
         return _each_once(found)[-limit:]
 
     def conditions(self, now_ms: int) -> list[Condition]:

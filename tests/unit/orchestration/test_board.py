@@ -24,7 +24,7 @@ from penstock.orchestration.cli import app
 from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.drawing.flow import flow
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
-from penstock.runtime.coordination.records import Desired, Member, PausedAt, RestoreReport, TaskReport, TopologyText, encode
+from penstock.runtime.coordination.records import Desired, Member, PausedAt, Reset, RestoreReport, TaskReport, TopologyText, encode
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.ids import TopicPartition
@@ -190,6 +190,24 @@ def totals(document: Document) -> Mapping[str, object]:
 def headline(state: BoardState) -> tuple[object, object]:
     shown = section(state.document(now()), "headline")
     return shown["level"], shown["text"]
+
+
+def test_a_reset_leaves_nothing_of_before_it_but_the_wanted_instances() -> None:
+    """As a board shows it that is opened after the reset. What came later may have been read before the record of the reset."""
+    state = board_state(member({"0_0": report()}))
+    old = event(EventKind.TASK_RESUMED, "0_0", number=1)
+    new = msgspec.structs.replace(event(EventKind.INSTANCE_STATE, number=2), at_ms=old.at_ms + 60_000)
+    for each in (old, new):
+        state.event(each)
+    began = Reset(id="r", at_ms=old.at_ms + 30_000, by="ann")
+    state.coordination(began.key, encode(began))
+    assert len(section(state.document(now()), "events")) == 2, "it has not ended"
+    ended = msgspec.structs.replace(began, ended=True)
+    state.coordination(ended.key, encode(ended))
+    document = state.document(now())
+    assert [row["kind"] for row in section(document, "events").values()] == [EventKind.INSTANCE_STATE.value]
+    assert section(document, "tasks") == {} and state.topics() == (set(), set())
+    assert list(section(document, "instances")) == ["app-1"], "it is wanted"
 
 
 PAUSED = report(
