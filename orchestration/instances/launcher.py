@@ -43,6 +43,10 @@ _PACKAGE_ROOT = Path(penstock.__file__).resolve().parents[1]  # the clone, or si
 _children: list[subprocess.Popen[bytes]] = []
 """Children of this process: they stay zombies until their parent waits for them."""
 _KERNEL_LOG = Path("/dev/kmsg")
+_CRASH = "Fatal Python error: "
+_STACK = ("  ", "Stack ", "Current thread ", "Thread ", "Extension modules: ")
+_CRASH_LINES = 200
+"""Number of lines at the end of a log in which a crash is looked for: `faulthandler` writes up to 100 of the stack."""
 _KERNEL_LINE_BYTES = 8_192
 _KERNEL_FIELDS = 3
 
@@ -299,7 +303,19 @@ class Launcher:
             pass  # it had no time to write it, or not all of it
         if status in (None, -signal.SIGKILL) and _killed_for_memory(process):
             return "killed by the kernel for lack of memory"
-        return None if status is None else f"by {signal.Signals(-status).name}"
+        if status is not None:
+            return f"by {signal.Signals(-status).name}"
+        crash = self._crash(process.instance)
+        return None if crash is None else f"by a crash in native code, {crash}"
+
+    def _crash(self, instance: str) -> str | None:
+        """Return the signal that `faulthandler` has written to the end of the log; None if the log does not end with a crash."""
+        for line in reversed(self.log_end(instance, _CRASH_LINES) or []):
+            if line.startswith(_CRASH):
+                return line.removeprefix(_CRASH)
+            if not line.startswith(_STACK):
+                return None
+        return None
 
     def _spawn(self, instance: str, *options: str, commands: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """Start a process of the instance. With pipes for `commands`, it has one for answers too."""

@@ -102,7 +102,7 @@ def _count_death(session: Session, row: Instance, dead: Process, launcher: Launc
         "pid": dead.pid,
         "ended": how or "nothing is known: a signal such as SIGKILL, or a crash",
         "deaths": row.deaths,
-        "lived_s": round(lived.total_seconds()),
+        "lived_at_most_s": round(lived.total_seconds()),  # until its death was noticed
         "log_end": "\n".join(launcher.log_end(row.name) or [last_words]),
     }
     audit.record(session, incidents.ACTOR, "instance died", at=at, application=row.application, instance=row.name, detail=detail)

@@ -23,6 +23,7 @@ status is also written to `exit_path`, for the launcher, which may not be the pa
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
 import sys
@@ -40,6 +41,7 @@ from penstock.runtime.model.errors import StreamsConfigError
 
 
 def main(arguments: list[str] | None = None) -> int:
+    faulthandler.enable(all_threads=False)  # a crash in native code leaves its signal and the Python lines in the log
     description = "Run one instance of an application until it is stopped."
     parser = argparse.ArgumentParser(prog="python -m penstock.runtime.instance", description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file with application, instance, factory, config and log_path")

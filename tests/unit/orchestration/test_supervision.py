@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -257,3 +258,18 @@ def test_a_check_believes_no_output_of_the_users_code_and_does_not_wait_for_ever
     else:
         [found] = Launcher(paths).precheck(A, ["a-1"]).problems
         assert problem in found
+
+
+def test_a_crash_in_native_code_is_named_though_the_parent_is_gone(paths: ProjectPaths) -> None:
+    """The signal is known to the parent alone, but the process has written it to its log."""
+    path = paths.log_path("a-1")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    crash = "import ctypes, faulthandler; faulthandler.enable(all_threads=False); print('{}', flush=True); ctypes.string_at(0)"
+    with path.open("wb") as log:
+        child = subprocess.Popen([sys.executable, "-c", crash], stdout=log, stderr=log)
+        child.wait()
+    dead = Process(instance="a-1", pid=child.pid, created=time.time())
+    assert Launcher(paths).end_of(dead) == "by a crash in native code, Segmentation fault"
+    with path.open("ab") as log:
+        log.write(b'{"message": "running"}\n')
+    assert Launcher(paths).end_of(dead) is None, "it is of a former process"
