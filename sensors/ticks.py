@@ -1,4 +1,4 @@
-"""Shared by the sensors: a tick handles applications one by one; one whose broker is down does not block the others."""
+"""Shared by the sensors: a tick handles applications one by one; one that cannot be looked at does not block the others."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import SilentBrokers
-from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.errors import StreamsError
 
 INTERVAL_SECONDS = 5
 FEED_SECONDS = 10.0
@@ -32,7 +32,8 @@ class NothingSeenError(DagsterUserCodeProcessError):
 def for_each_application(operations: Operations, act: Callable[[Application], None]) -> list[str]:
     """Update the control plane's tables for each application, and call `act` for it.
 
-    Return, for each application whose broker does not answer, why it was skipped. Raises NothingSeenError if that is true of all.
+    Return, for each application whose broker does not answer, or whose configuration cannot be used (a variable is not set), why it was
+    skipped. Raises NothingSeenError if that is true of all.
     """
     away: list[str] = []
     brokers = SilentBrokers()
@@ -41,7 +42,7 @@ def for_each_application(operations: Operations, act: Callable[[Application], No
         try:
             with brokers.asking(application), operations.feed(application) as feed:
                 feed.step(FEED_SECONDS)
-        except BrokerUnavailableError as error:
+        except StreamsError as error:
             away.append(str(error))
             continue
         act(application)

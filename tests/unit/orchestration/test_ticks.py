@@ -77,6 +77,17 @@ def test_an_error_of_one_application_says_nothing_of_its_broker(
     assert brokers.asked == ["a", "b", "c"]
 
 
+def test_an_application_whose_configuration_cannot_be_used_does_not_keep_the_sensors_from_the_others(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Brokers(monkeypatch, "away:1")
+    monkeypatch.delenv("PENSTOCK_TEST_UNSET", raising=False)
+    looked: list[str] = []
+    found = operations(tmp_path, control_plane, a="${PENSTOCK_TEST_UNSET}", b="here:1")
+    away = for_each_application(found, lambda application: looked.append(application.id))
+    assert (looked, away) == (["b"], ["a, bootstrap.servers: ${PENSTOCK_TEST_UNSET} is not set in the environment"])
+
+
 def test_the_checks_of_a_minute_wait_once_for_a_broker(
     tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
