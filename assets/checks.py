@@ -258,7 +258,7 @@ def _news(dagster: dg.DagsterInstance, evaluations: Sequence[dg.AssetCheckEvalua
     last = dagster.event_log_storage.get_latest_asset_check_execution_by_key([evaluation.asset_check_key for evaluation in evaluations])
     for evaluation in evaluations:
         record = last.get(evaluation.asset_check_key)
-        before = None if record is None else record.evaluation
+        before = None if record is None or not isinstance(record.evaluation, dg.AssetCheckEvaluation) else record.evaluation  # else planned
         age = 0.0 if record is None else at.timestamp() - record.create_timestamp
         if before is None or _outcome(before) != _outcome(evaluation) or age >= _shown_for(evaluation):
             yield evaluation

@@ -21,7 +21,7 @@ from penstock.orchestration.dagster.names import RUNNING, instances_key
 from penstock.orchestration.database.models import Alert, Instance, to_ms
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.health.checks import HEARTBEAT_SECONDS
-from penstock.orchestration.health.figures import not_running
+from penstock.orchestration.health.figures import DOES_NOT_RUN, STOPPED, not_running
 from penstock.orchestration.instances.operations import RETIRED, Operations
 from penstock.runtime.model.states import State
 
@@ -128,7 +128,10 @@ def _start(application: Application, row: Instance) -> dg.AssetMaterialization:
 
 def _end(operations: Operations, application: Application, row: Instance, at: datetime) -> dg.AssetObservation:
     text = _how(operations, application, row)
-    metadata = {**instance_metadata(not_running(), (), at), "wanted": dg.MetadataValue.bool(row.wanted)}
+    metadata = {
+        **instance_metadata(not_running(DOES_NOT_RUN if row.wanted else STOPPED), (), at),
+        "wanted": dg.MetadataValue.bool(row.wanted),
+    }
     return dg.AssetObservation(instances_key(application.id), description=text, partition=row.name, metadata=metadata)
 
 

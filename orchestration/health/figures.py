@@ -18,8 +18,8 @@ READ, WRITTEN, SENTENCE = "read", "written", "sentence"
 """Kinds of samples that are compared with those of the next look: the sum of a task's committed offsets and of the ends of the output
 topics, from which rates are computed, and the checksum of the sentence."""
 _SHOWN = 3
-_DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN = "does not run", "stopped", "never started", "unknown"
-_NOT_RUNNING = (_DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN)
+DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN = "does not run", "stopped", "never started", "unknown"
+_NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN)
 _Number = TypeVar("_Number", int, float)
 
 
@@ -132,7 +132,7 @@ def _state(known: Known, row: Instance | None, dead: bool, unknown: str) -> str:
         return UNKNOWN
     if not ended and known.lives(row.name):
         return row.state or UNKNOWN
-    return _DOES_NOT_RUN if row.wanted else STOPPED
+    return DOES_NOT_RUN if row.wanted else STOPPED
 
 
 def _figures(known: Known, checked: Mapping[str, CheckResult], name: str, state: str) -> Figures:
@@ -196,7 +196,7 @@ def _said(known: Known, results: Sequence[CheckResult], states: Mapping[str, str
     if paused := sorted((task for task in tasks if task.state == TaskState.PAUSED.value), key=lambda task: task.task):
         places = "; ".join(_place(known, task) for task in paused[:_SHOWN]) + _more(paused)
         yield f"{_plural(len(paused), 'task')} {'is' if len(paused) == 1 else 'are'} paused: {places}"
-    if down := [name for name, state in states.items() if state == _DOES_NOT_RUN]:
+    if down := [name for name, state in states.items() if state == DOES_NOT_RUN]:
         verb = "is to run and does" if len(down) == 1 else "are to run and do"
         yield f"{', '.join(down[:_SHOWN])}{_more(down)} {verb} not"
     if failing := [result.name for result in results if result.severity is not Severity.INFO and not (down and result.name == LIVENESS)]:
@@ -216,7 +216,7 @@ def _open(known: Known, states: Mapping[str, str]) -> Iterator[Task]:
     """Yield the active tasks, and copies of global stores, of instances that run."""
     for task in known.tasks:
         copy = task.kind in (TaskKind.STANDBY.value, TaskKind.LEARNER.value)
-        runs = states.get(task.instance, STOPPED) not in (_DOES_NOT_RUN, STOPPED, NEVER_STARTED)
+        runs = states.get(task.instance, STOPPED) not in (DOES_NOT_RUN, STOPPED, NEVER_STARTED)
         if runs and not copy and task.state != TaskState.CLOSED.value:
             yield task
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.errors import SensorExecutionError, user_code_error_boundary
+from dagster._core.events import DagsterEventType
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from penstock.assets import checks
+from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.policies import Severity
@@ -158,6 +161,21 @@ def test_a_failing_check_is_not_reported_each_minute_because_its_numbers_grow(
                 dagster.report_runless_asset_event(event)
             said.append([e.description for e in seen.kept if isinstance(e, dg.AssetCheckEvaluation) and e.check_name == COMPACTION])
     assert said == [["a 0_4 on a-4: lag of 5 records"], [], ["a 0_5 on a-4: lag of 60 records"]]
+
+
+def test_checks_are_reported_while_a_run_is_about_to_compute_them(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of an instance computes them too. If its process is killed, they stay planned for ever."""
+    Brokers(monkeypatch, "away:1")
+    found = operations(tmp_path, control_plane, a="away:1")
+    with dg.DagsterInstance.ephemeral() as dagster:
+        checks.reports(found, dagster, {}, NOW, logging.getLogger("test"))
+        planned = AssetCheckEvaluationPlanned(asset_key=instances_key("a"), check_name=COMPACTION)
+        event = dg.DagsterEvent(DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, job_name="start_a", event_specific_data=planned)
+        dagster.report_dagster_event(event, run_id="killed")
+        seen = checks.reports(found, dagster, {}, NOW + timedelta(minutes=1), logging.getLogger("test"))
+    assert COMPACTION in {event.check_name for event in seen.kept if isinstance(event, dg.AssetCheckEvaluation)}
 
 
 def facts_without_broker(
