@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.orchestration.alerts import incidents, notifications, pauses
 from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster.jobs import APPLICATION, title
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookRun
@@ -67,7 +68,7 @@ def _request(run: RunBookRun) -> dg.RunRequest:
         run_book_run=run.id,
         occurrence=run.occurrence,
     )
-    return _run_request(run, inputs, {"penstock/application": run.application, "penstock/task": run.task})
+    return _run_request(run, inputs, {APPLICATION: run.application, "penstock/task": run.task})
 
 
 def _end_killed(dagster: dg.DagsterInstance, runs: Sequence[RunBookRun]) -> None:
@@ -83,7 +84,7 @@ def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicI
     return dg.RunRequest(
         run_key=run.occurrence if run.attempts == 1 else f"{run.occurrence}#{run.attempts}",
         run_config={"ops": {inputs.OP: {"config": inputs.model_dump()}}},
-        tags=tags,
+        tags={**title(run.run_book, run.subject), **tags},
     )
 
 
@@ -127,7 +128,7 @@ def _request_restore(run: RunBookRun) -> dg.RunRequest:
     inputs = RestoreGlobalTopicInputs(
         application=run.application, topic=run.topic, reason=_POLICY, run_book_run=run.id, occurrence=run.occurrence
     )
-    return _run_request(run, inputs, {"penstock/application": run.application})
+    return _run_request(run, inputs, {APPLICATION: run.application})
 
 
 @dg.sensor(

@@ -12,7 +12,7 @@ the same alert and the same run. The injected time (`at`) is the only clock here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 
@@ -32,7 +32,8 @@ TASK_PAUSED = EventKind.TASK_PAUSED.value
 BAD_DEPLOY = "BAD_DEPLOY"
 BUDGET_PERIOD = timedelta(hours=1)
 PATIENCE = timedelta(minutes=5)
-"""Time after its last step from which an unfinished run of the policy counts as killed, and is started again."""
+"""Time after its last report, which its process makes also within a step, from which an unfinished run of the policy counts as killed, and
+is started again."""
 MOST_ATTEMPTS = 3
 ACTOR = "sensor"
 _WAITING = (RunBookState.PROPOSED.value, RunBookState.REQUESTED.value)
@@ -77,25 +78,37 @@ def resolve_running(session: Session, application: Application, at: datetime, ki
 
 def unfinished(session: Session, application: Application, at: datetime, book: RunBook = RunBook.SKIP_RECORD) -> list[RunBookRun]:
     """Return the policy's runs of a run-book to start again: killed before their end, or failed and, for a pause, still needed; at most
-    `MOST_ATTEMPTS` times in all. Each is returned once per attempt. A run that was killed after its effects finds them, and ends DONE."""
+    `MOST_ATTEMPTS` times in all. Each is returned once per attempt. A run that was killed after its effects finds them, and ends DONE. One
+    that was killed at its last attempt, too, is recorded as FAILED, and its alert says so."""
     states = [RunBookState.REQUESTED.value, RunBookState.RUNNING.value, RunBookState.FAILED.value]
     query = select(RunBookRun).where(
         RunBookRun.application == application.id,
         RunBookRun.by_policy,
         RunBookRun.run_book == book.value,
         RunBookRun.state.in_(states),
-        RunBookRun.attempts < MOST_ATTEMPTS,
+        (RunBookRun.attempts < MOST_ATTEMPTS) | (RunBookRun.state != RunBookState.FAILED.value),
         RunBookRun.requested_at > at - BUDGET_PERIOD,
     )
     again: list[RunBookRun] = []
     for run in session.scalars(query.order_by(RunBookRun.id).with_for_update()):
-        times = [run.requested_at, run.started_at, run.ended_at, *(step.ended_at or step.started_at for step in run.steps)]
+        times = [run.requested_at, run.started_at, run.alive_at, run.ended_at, *(step.ended_at or step.started_at for step in run.steps)]
         paused = alerts.unresolved(session, application=application.id, kinds=[TASK_PAUSED], subject=run.subject)
         needed = paused or run.state == RunBookState.RUNNING.value or book is not RunBook.SKIP_RECORD
-        if needed and at - max(time for time in times if time is not None) >= PATIENCE:
+        if not needed or at - max(time for time in times if time is not None) < PATIENCE:
+            continue
+        if run.attempts < MOST_ATTEMPTS:
             run.attempts, run.requested_at = run.attempts + 1, at
             again.append(run)
+        else:
+            _give_up(run, paused, at)
     return again
+
+
+def _give_up(run: RunBookRun, paused: Sequence[Alert], at: datetime) -> None:
+    run.state, run.ended_at = RunBookState.FAILED.value, at
+    run.reason = f"started {run.attempts} times, and did not end: it is not started again. Look at its runs in Dagster, then repair by hand"
+    for alert in paused:
+        _say(alert, f"{run.run_book} {run.reason}", run.id)
 
 
 def _reserve(session: Session, application: Application, alert: Alert, event: Event, at: datetime) -> RunBookRun | None:

@@ -112,7 +112,7 @@ def approve_run(run: Run) -> None:
     with project() as operations:
         actor = audit.this_user()
         approved = approve(operations.control_plane, run, actor)
-        _carry_out(approved_run_book(operations, approved, actor, _print), dry_run=False)
+        _carry_out(approved_run_book(operations, approved.id, actor, _print), dry_run=False)
 
 
 @app.command("reject")

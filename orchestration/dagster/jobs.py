@@ -7,7 +7,7 @@ here: a new process executes the steps from the first, and effects that are ther
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -31,7 +31,7 @@ from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import text_of
-from penstock.orchestration.run_books.inputs import DECLARED
+from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
 from penstock.runtime.model.errors import StreamsError
@@ -40,6 +40,8 @@ from penstock.runtime.model.states import State
 APPLICATION = "penstock/application"
 """Tag of a run with the id of its application."""
 _TAG_LENGTH = 200
+_TITLE_LENGTH = 32
+"""Number of characters that the list of runs has room for, in a window of 1440 pixels."""
 _NAMED = 20
 """Maximum number of instances that the description of a field names."""
 
@@ -155,14 +157,22 @@ def _failure(sentence: str) -> DagsterUserCodeProcessError:
     )
 
 
+def title(run_book: str, subject: str) -> dict[str, str]:
+    """Return the tag by which the list of runs reads `skip: flights-4@15535`. The list cuts a tag at its end, so a long name is shortened
+    in its middle; the tag `penstock/record` has it whole."""
+    verb = run_book.split("-")[0]
+    most = _TITLE_LENGTH - len(verb)
+    end = most * 2 // 3
+    return {verb: subject if len(subject) <= most else f"{subject[: most - end - 1]}…{subject[-end:]}"}
+
+
 def _tag(context: dg.OpExecutionContext, operations: Operations, book: RunBook) -> None:
-    """Tag the run with what it is about, so that the list of runs reads `skip flights-4@15535`, and its application, record, task and
-    alert find it."""
+    """Tag the run with what it is about: its title, by which the list of runs shows it, and application, record, task and alert."""
     subject, application = book.subject(), book.application.id
     with operations.control_plane.reading() as session:
         found = [alert.id for alert in alerts.unresolved(session, application=application, subject=subject.name)]
     tags = {
-        "penstock/run-book": f"{book.NAME.split('-')[0]} {subject.name}",
+        **title(book.NAME, subject.name),
         APPLICATION: application,
         "penstock/record": subject.name if subject.offset is not None else None,
         "penstock/task": subject.task,
@@ -250,76 +260,122 @@ def install_seed(context: dg.OpExecutionContext, config: SeedConfig, penstock: P
     context.log.info(penstock.operations.seed(config.instance, config.seed, actor=actor, reset=config.reset_offsets))
 
 
-@dg.op
-def decide(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> None:
-    """Approve a run-book that a policy proposed, and run it; or reject it."""
-    operations, actor = penstock.operations, _actor(context)
-    with _explained():
-        if config.decision is Decision.reject:
-            run = reject(operations.control_plane, config.run_book_run, actor, config.reason)
-            context.log.info(f"run {run.id}: {run.reason}")
-            return
-        run = approve(operations.control_plane, config.run_book_run, actor)
-        book = approved_run_book(operations, run, actor, context.log.info, context.run.run_id)
-        _tag(context, operations, book)
-        _report(context, operations, book.run())
-
-
 def _job(name: str, node: dg.OpDefinition | dg.GraphDefinition) -> dg.JobDefinition:
     return dg.GraphDefinition(name, node_defs=[node], description=node.description).to_job(executor_def=dg.in_process_executor)
+
+
+Dependencies = dict[dg.NodeInvocation, dict[str, dg.DependencyDefinition]]
+Begin = Callable[[dg.OpExecutionContext, Operations], RunBook]
+"""Return the run-book that the steps of a run execute."""
 
 
 def run_book_job(declared: type[RunBookInputs], choices: Choices = Choices()) -> dg.JobDefinition:
     """Return the job of a run-book, made from its declaration: an op for each step, configured together by one form."""
     schema, steps = choices.schema(declared), declared.BOOK.STEPS
 
+    def begin(context: dg.OpExecutionContext, operations: Operations) -> RunBook:
+        try:
+            asked = declared(**context.op_config)
+            return asked.run_book(operations, asked.request(_actor(context), context.run.run_id), context.log.info)
+        except ValueError as error:
+            raise _failure(str(error)) from error
+
     def configure(inputs: Mapping[str, object]) -> Mapping[str, object]:
         return {step.name: {"config": inputs} for step in steps}
 
-    ops = [_step_op(declared, step, schema, first=step is steps[0]) for step in steps]
-    nodes = [dg.NodeInvocation(op.name, alias=step.name) for op, step in zip(ops, steps, strict=True)]
+    ops = [_step_op(f"{declared.OP}_{step.name}", step, schema, begin, first=step is steps[0]) for step in steps]
     graph = dg.GraphDefinition(
         declared.OP,
         description=inspect.getdoc(declared),
         node_defs=ops,
-        dependencies={
-            node: {} if before is None else {"after": dg.DependencyDefinition(before.name)}
-            for node, before in zip(nodes, [None, *steps[:-1]], strict=True)
-        },
+        dependencies=_one_after_the_other({step.name: op for step, op in zip(steps, ops, strict=True)}, None),
         config=dg.ConfigMapping(configure, config_schema=schema),
     )
     return _job(declared.JOB, graph)
 
 
-def _step_op(declared: type[RunBookInputs], step: Step, schema: Mapping[str, dg.Field], *, first: bool) -> dg.OpDefinition:
+def approval_job() -> dg.JobDefinition:
+    """Return the job of a decision on a proposed run: an op that records it, and the steps of each run-book that may be proposed, as ops
+    that are skipped unless it is approved."""
+    run = {"run_book_run": ApprovalConfig.to_fields_dict()["run_book_run"]}
+
+    @dg.op(out={declared.OP: dg.Out(dg.Nothing, is_required=False) for declared in PROPOSED})
+    def decision(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> Iterator[dg.Output[None]]:
+        """Record the decision."""
+        operations, actor = penstock.operations, _actor(context)
+        with _explained():
+            if config.decision is Decision.reject:
+                rejected = reject(operations.control_plane, config.run_book_run, actor, config.reason)
+                context.log.info(f"run {rejected.id}: {rejected.reason}")
+                return
+            approved = approve(operations.control_plane, config.run_book_run, actor)
+        context.log.info(f"run {approved.id} is approved: {approved.run_book} {approved.subject}")
+        yield dg.Output(None, next(declared.OP for declared in PROPOSED if approved.run_book == declared.BOOK.NAME))
+
+    def begin(context: dg.OpExecutionContext, operations: Operations) -> RunBook:
+        return approved_run_book(operations, context.op_config["run_book_run"], _actor(context), context.log.info, context.run.run_id)
+
+    branches = {
+        declared: {
+            f"{declared.OP}_{step.name}": _step_op(f"approved_{declared.OP}_{step.name}", step, run, begin, first=False)
+            for step in declared.BOOK.STEPS
+        }
+        for declared in PROPOSED
+    }
+    steps = {node: op for branch in branches.values() for node, op in branch.items()}
+
+    def configure(inputs: Mapping[str, object]) -> Mapping[str, object]:
+        decided = {**inputs, "decision": Decision(inputs["decision"]).name}  # as a form says it
+        asked = {"run_book_run": inputs["run_book_run"]}
+        return {decision.name: {"config": decided}, **{node: {"config": asked} for node in steps}}
+
+    dependencies: Dependencies = {dg.NodeInvocation(decision.name): {}}
+    for declared, branch in branches.items():
+        dependencies |= _one_after_the_other(branch, dg.DependencyDefinition(decision.name, declared.OP))
+    graph = dg.GraphDefinition(
+        "decide",
+        description="Approve a run-book that a policy proposed, and run it; or reject it.",
+        node_defs=[decision, *steps.values()],
+        dependencies=dependencies,
+        config=dg.ConfigMapping(configure, config_schema=ApprovalConfig.to_fields_dict()),
+    )
+    return _job("approve_run_book", graph)
+
+
+def _one_after_the_other(steps: Mapping[str, dg.OpDefinition], before: dg.DependencyDefinition | None) -> Dependencies:
+    """Return the dependencies of a run-book's steps, by the names of their nodes; the first follows `before`."""
+    found: Dependencies = {}
+    for node, op in steps.items():
+        found[dg.NodeInvocation(op.name, alias=node)] = {} if before is None else {"after": before}
+        before = dg.DependencyDefinition(node)
+    return found
+
+
+def _step_op(name: str, step: Step, schema: Mapping[str, dg.Field], begin: Begin, *, first: bool) -> dg.OpDefinition:
     """Return the op of a run-book's step."""
 
     @dg.op(
-        name=f"{declared.OP}_{step.name}",
+        name=name,
         description=f"{step.what[0].upper()}{step.what[1:]}.",
         ins={} if first else {"after": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
         config_schema=schema,
     )
     def take(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-        operations, inputs = penstock.operations, dict(context.op_config)
+        operations = penstock.operations
 
-        def begin() -> Execution:
-            try:
-                asked = declared(**inputs)
-                book = asked.run_book(operations, asked.request(_actor(context), context.run.run_id), context.log.info)
-            except ValueError as error:
-                raise _failure(str(error)) from error
+        def execution() -> Execution:
+            book = begin(context, operations)
             _tag(context, operations, book)
             return Execution(book)
 
         with _explained():
-            execution = penstock.execution(begin)
-            execution.book.progress = context.log.info  # of the op whose step it is
-            if inputs["dry_run"]:
-                _show_plan(context, execution, step)
+            shared = penstock.execution(execution)
+            shared.book.progress = context.log.info  # of the op whose step it is
+            if context.op_config.get("dry_run"):
+                _show_plan(context, shared, step)
             else:
-                _execute(context, operations, execution, step)
+                _execute(context, operations, shared, step)
 
     return take
 
@@ -334,7 +390,7 @@ def jobs(applications: Applications) -> Sequence[dg.JobDefinition]:
         _job("stop_instance", choices.typed(stop, StopConfig)),
         _job("seed_application", choices.typed(install_seed, SeedConfig)),
         *(run_book_job(declared, choices) for declared in DECLARED),
-        _job("approve_run_book", decide),
+        approval_job(),
     ]
 
 

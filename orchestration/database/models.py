@@ -262,6 +262,8 @@ class RunBookRun(Base):
     requested_at: Mapped[datetime]
     state: Mapped[str]
     started_at: Mapped[datetime | None]
+    alive_at: Mapped[datetime | None]
+    """Time of the last report that a process executes it."""
     ended_at: Mapped[datetime | None]
     dagster_run_id: Mapped[str | None]
     reason: Mapped[str | None] = mapped_column(Text)

@@ -23,10 +23,10 @@ def reject(control_plane: ControlPlane, run_id: int, actor: str, reason: str) ->
     return _decide(control_plane, run_id, RunBookState.REFUSED, actor, "run-book rejected", f"rejected by {actor}: {reason}")
 
 
-def approved_run_book(
-    operations: Operations, run: RunBookRun, actor: str, progress: Progress, dagster_run_id: str | None = None
-) -> RunBook:
-    """Return the run-book of an approved run."""
+def approved_run_book(operations: Operations, run_id: int, actor: str, progress: Progress, dagster_run_id: str | None = None) -> RunBook:
+    """Return the run-book of an approved run; also if it was started before."""
+    with operations.control_plane.reading() as session:
+        run = session.get_one(RunBookRun, run_id)
     application = operations.applications.named(run.application)
     request = Request(requested_by=actor, reason="approved", run_id=run.id, occurrence=run.occurrence, dagster_run_id=dagster_run_id)
     assert run.topic is not None  # the policies' run-books are about a record or a topic
@@ -50,6 +50,8 @@ def _decide(control_plane: ControlPlane, run_id: int, state: RunBookState, actor
         run.state = state.value
         if state is RunBookState.REFUSED:
             run.ended_at, run.reason = at, reason
+        else:
+            run.requested_at = at  # from now on it counts as killed if nothing executes it, however long it has waited for this
         audit.record(
             session, actor, action, at=at, application=run.application, task=run.task, run_book_run_id=run.id, detail={"reason": reason}
         )

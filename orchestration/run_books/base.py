@@ -12,6 +12,7 @@ A dry run executes the first step, which changes nothing, and describes the othe
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,7 @@ from typing import ClassVar
 from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alerts
-from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database import ControlPlane, ControlPlaneError, audit
 from penstock.orchestration.database.models import RunBookRun, RunBookState, RunBookStep, StepState
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.errors import ExpectedError
@@ -33,6 +34,8 @@ Progress = Callable[[str], None]
 """Called with a sentence when a step begins and when it ends."""
 Findings = dict[str, object]
 """Findings of a step, recorded with it."""
+ALIVE_SECONDS = 30.0
+"""Interval at which a run records that it goes on."""
 
 
 class RunBookError(ExpectedError):
@@ -146,7 +149,7 @@ class RunBook(ABC):
         if over is not None:
             return over
         try:
-            with self._connected():
+            with self._reported_alive(), self._connected():
                 yield from self._take_all()
         except RefusedError as error:
             return self._end(RunBookState.REFUSED, str(error))
@@ -189,6 +192,28 @@ class RunBook(ABC):
             self._commands = stack.enter_context(TaskCommands(self.application, self.request.requested_by))
             self._feed = stack.enter_context(Feed(self.application, self.control_plane))
             yield
+
+    @contextmanager
+    def _reported_alive(self) -> Iterator[None]:
+        """Record periodically that a process executes this run: a step may take longer than the time after which a silent run counts as
+        killed (`alerts.pauses.PATIENCE`)."""
+        over = threading.Event()
+
+        def report() -> None:
+            while not over.wait(ALIVE_SECONDS):
+                try:
+                    with self.control_plane.writing() as session:
+                        session.get_one(RunBookRun, self.run_id, with_for_update=True).alive_at = audit.now()
+                except ControlPlaneError as error:  # the step itself fails if the database stays away
+                    self.progress(f"it is not recorded that this run goes on: {error}")
+
+        thread = threading.Thread(target=report, name="run-book-alive", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     # -- records in the database --------------------------------------------------------------------------------------------------
 

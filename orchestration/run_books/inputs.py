@@ -215,3 +215,5 @@ DECLARED: tuple[type[RunBookInputs], ...] = (
     RestoreGlobalTopicInputs,
     ResetApplicationInputs,
 )
+PROPOSED: tuple[type[RunBookInputs], ...] = (SkipRecordInputs, RestoreGlobalTopicInputs)
+"""Run-books that a policy starts, or proposes with `start = "after-approval"`."""

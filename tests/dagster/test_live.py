@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from sqlalchemy import select
 
 from penstock.orchestration.alerts import pauses
+from penstock.orchestration.dagster.jobs import title
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Alert, AlertState, RunBookRun, RunBookState
 from penstock.orchestration.dead_letters.topic import dead_letter_topic
@@ -160,7 +161,7 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
         for step in SkipRecord.STEPS:
             expect(page.get_by_text(f"skip.{step.name}").first).to_be_visible(timeout=60_000)
         page.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
-        _see(page, f"{url}/runs", f"skip {place}", f"penstock/record: {place}")
+        _see(page, f"{url}/runs", f"skip: {title(SkipRecord.NAME, place)['skip']}", f"penstock/record: {place}")
         page.screenshot(path=ARTEFACTS / "dagster-runs.png", full_page=True)
 
         _see(page, f"{asset}?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")

@@ -206,9 +206,28 @@ def test_a_run_that_was_killed_is_started_again_while_the_task_is_paused_three_t
     assert unfinished(250) == [2]
     assert unfinished(250) == []
     assert unfinished(60) == [3]
+    assert unfinished(250) == []
+    assert story.runs()[0].state == RunBookState.RUNNING.value, "its last attempt may still go on"
     assert unfinished(600) == []
-    story.end(run, RunBookState.DONE)
-    assert story.alerts()[0].kind == "TASK_PAUSED"
+    (over,) = story.runs()
+    assert (over.state, str(over.reason)[:34]) == (RunBookState.FAILED.value, "started 3 times, and did not end: ")
+    assert "started 3 times" in str(story.alerts()[0].detail["run-book"]), "an alert does not announce a run that nothing starts"
+    assert unfinished(600) == []
+
+
+def test_a_run_whose_process_reports_that_it_goes_on_does_not_count_as_killed_however_long_a_step_takes(story: Story) -> None:
+    story.pause(1)
+    (run,) = story.react()
+    story.end(run, RunBookState.RUNNING)
+    story.ms += 600_000
+    with story.control_plane.writing() as session:
+        session.get_one(RunBookRun, run.id).alive_at = story.now
+    story.ms += 60_000
+    with story.control_plane.writing() as session:
+        assert pauses.unfinished(session, story.application, story.now) == []
+    story.ms += 300_000
+    with story.control_plane.writing() as session:
+        assert [found.id for found in pauses.unfinished(session, story.application, story.now)] == [run.id], "silent: killed"
 
 
 @pytest.mark.parametrize(("state", "again"), [(RunBookState.RUNNING, 1), (RunBookState.FAILED, 0)])

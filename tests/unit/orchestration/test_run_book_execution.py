@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,15 +13,17 @@ import dagster as dg
 import pytest
 from sqlalchemy import select
 
-from penstock.orchestration.dagster.jobs import run_book_job
+from penstock.orchestration.dagster.jobs import approval_job, run_book_job, title
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.task_commands import RefusedError
-from penstock.orchestration.run_books import Execution, Progress, Request, RunBook, RunBookInputs, Step
+from penstock.orchestration.run_books import Execution, Progress, Request, RunBook, RunBookInputs, SkipRecord, Step, base
 from penstock.orchestration.run_books.base import Findings, Subject
+from tests.support import wait_until
 
 (A,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = 1\n', Path("streams.toml")).applications
 
@@ -123,14 +127,19 @@ class RepairInputs(RunBookInputs):
         return Repair(operations.applications.named("a"), operations.control_plane, request, progress)
 
 
+def declare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare an application `a`, in a project of this folder, which the environment names."""
+    (folder / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
+    monkeypatch.setenv("PENSTOCK_HOME", str(folder / "home"))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(folder / "streams.toml"))
+    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+
+
 @pytest.mark.parametrize(("dry_run", "refused"), [(False, False), (True, False), (False, True), (True, True)])
 def test_each_step_is_an_op_with_its_findings_as_metadata(
     dry_run: bool, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
-    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
-    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+    declare(tmp_path, monkeypatch)
     monkeypatch.setattr(Repair, "refused", refused)
     with dg.DagsterInstance.ephemeral() as dagster:
         done = run_book_job(RepairInputs).execute_in_process(
@@ -153,7 +162,71 @@ def test_each_step_is_an_op_with_its_findings_as_metadata(
             "repair.wait": {"finding": "not needed"},
             "repair.close": {"did": "close"},
         }
-    assert {"penstock/run-book": "repair in-0@5", "penstock/application": "a"}.items() <= run.tags.items()
+    assert {"repair": "in-0@5", "penstock/application": "a"}.items() <= run.tags.items()
+
+
+@pytest.mark.parametrize(
+    ("config", "ops", "state"),
+    [
+        ({"decision": "approve"}, ["decision", *(f"skip_{step.name}" for step in SkipRecord.STEPS)], RunBookState.DONE),
+        ({"decision": "reject", "reason": "the code is wrong"}, ["decision"], RunBookState.REFUSED),
+    ],
+)
+def test_an_approved_run_shows_each_step_as_an_op_too(
+    config: dict[str, object],
+    ops: list[str],
+    state: RunBookState,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("inspect", "take", "needless", "outcome", "_connected"):
+        monkeypatch.setattr(SkipRecord, name, getattr(Repair, name))
+    monkeypatch.setattr(SkipRecord, "refused", False, raising=False)
+    declare(tmp_path, monkeypatch)
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", control_plane.url.render_as_string(hide_password=False))
+    hours_ago = now() - timedelta(hours=3)
+    record = {"task": "0_0", "topic": "in", "partition": 0, "offset": 5, "occurrence": "e", "subject": "in-0@5"}
+    with control_plane.writing() as session:
+        request = {"by_policy": True, "requested_by": "policy", "requested_at": hours_ago, "state": RunBookState.PROPOSED.value}
+        session.add(RunBookRun(run_book=SkipRecord.NAME, application="a", **record, **request))
+    with dg.DagsterInstance.ephemeral() as dagster:
+        done = approval_job().execute_in_process(
+            {"ops": {"decide": {"config": {"run_book_run": 1, **config}}}}, instance=dagster, resources={"penstock": PenstockResource()}
+        )
+        (run,) = dagster.get_runs()
+    succeeded = [event for event in done.all_node_events if event.event_type is dg.DagsterEventType.STEP_SUCCESS]
+    assert [str(event.step_key).removeprefix("decide.") for event in succeeded] == ops
+    with control_plane.reading() as session:
+        row = session.get_one(RunBookRun, 1)
+        assert row.state == state.value
+    if state is RunBookState.DONE:
+        assert run.tags["skip"] == "in-0@5"
+        assert [step.name for step in row.steps] == [step.name for step in SkipRecord.STEPS]
+        assert row.requested_at > hours_ago, "if it is killed now, it is taken up again, as any run of the last hour"
+
+
+def test_a_run_says_within_a_long_step_that_it_goes_on(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alive_at() -> datetime | None:
+        with control_plane.reading() as session:
+            return session.get_one(RunBookRun, 1).alive_at
+
+    class Slow(Repair):
+        def take(self, step: Step, findings: Findings) -> None:
+            if step.name == "keep":
+                wait_until(lambda: alive_at() is not None, 30, "a report within the step")
+
+    monkeypatch.setattr(base, "ALIVE_SECONDS", 0.05)
+    assert Slow(A, control_plane, Request("ann")).run().state == RunBookState.DONE.value
+    last = alive_at()
+    assert last is not None
+    assert "run-book-alive" not in {thread.name for thread in threading.enumerate()}, "nothing reports a run that is over"
+
+
+def test_the_title_of_a_run_fits_into_the_list_and_keeps_the_end_of_its_record() -> None:
+    assert title("skip-record", "flights-4@15535") == {"skip": "flights-4@15535"}
+    ((verb, subject),) = title("skip-record", "the-orders-of-the-customers-of-the-northern-region-2@1234567").items()
+    assert (verb, subject) == ("skip", "the-order…n-region-2@1234567")
 
 
 PLAN = {"check": "found it", "keep": "x", "wait": "not needed", "close": "x"}
