@@ -144,17 +144,17 @@ def _ancestors(found: Mapping[str, _Topic], topics: Mapping[str, Topics], applic
 
 def _spec(topic: str, entry: _Topic) -> dg.AssetSpec:
     schema = dg.TableSchema([dg.TableColumn(name, kind) for name, kind in _RECORD])
-    said = [f"Changelog of store `{store}` of `{application}`." for application, store in entry.stores]
+    sentences = [f"Changelog of store `{store}` of `{application}`." for application, store in entry.stores]
     if entry.readers:
-        said.append(f"Read by {_listed(entry.readers)}.")
+        sentences.append(f"Read by {_listed(entry.readers)}.")
     if outputs := [name for name in entry.writers if name not in {application for application, _ in entry.stores}]:
-        said.append(f"Written by {_listed(outputs)}.")
+        sentences.append(f"Written by {_listed(outputs)}.")
     if entry.cyclic:
-        said.append(f"Also written by {_listed(entry.cyclic)}: not drawn, because a lineage has no cycles.")
+        sentences.append(f"Also written by {_listed(entry.cyclic)}: not drawn, because a lineage has no cycles.")
     return dg.AssetSpec(
         topic_key(topic),
         deps=[instances_key(writer) for writer in entry.writers],
-        description=" ".join(said),
+        description=" ".join(sentences),
         group_name=GROUP,
         kinds={"kafka"},
         metadata={"dagster/column_schema": schema},

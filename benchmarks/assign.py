@@ -26,7 +26,7 @@ POSITION = 1_000_000
 
 
 def main(repeats: Annotated[int, typer.Option(help="Rounds of each kind; the shortest counts.", min=1)] = 3) -> None:
-    """Measures the assignor."""
+    """Measure the assignor."""
     smallest: float | None = None
     rows = []
     for tasks, members in FLEETS:

@@ -86,12 +86,12 @@ class Instances:
         before: set[str] = set()
 
         def known() -> bool:
-            before.update(member.who for member in self._members() if member.instance == name)
+            before.update(member.identity for member in self._members() if member.instance == name)
             return len(before) > 1
 
         self.wait(known, f"the workers of {name}")
         psutil.Process(self.processes[name].pid).children()[0].kill()
-        self.wait(lambda: bool(before - {member.who for member in self._members()}), f"the death of a worker of {name}")
+        self.wait(lambda: bool(before - {member.identity for member in self._members()}), f"the death of a worker of {name}")
 
     def kill_all(self) -> None:
         for process in self.processes.values():

@@ -6,8 +6,8 @@
     from penstock.project import bootstrap_servers        what streams.toml declares, for programs of the project
     from penstock.spark import spark_session, write_seed  state as tables, and tables as state
 
-The rooms `runtime`, `orchestration`, `assets` and `sensors` are folders at the repository's top, linked here: one package on a machine, so
-a project that has an `assets/` of its own meets no other.
+The packages `runtime`, `orchestration`, `assets` and `sensors` are folders at the repository's top, linked here: one package on a machine,
+so a project that has an `assets/` of its own meets no other.
 
 Names are loaded when they are first used: the command line and Dagster's processes need only some of them, and Ctrl-C in a command's
 first second should not end in a traceback out of an import.

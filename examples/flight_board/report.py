@@ -43,7 +43,7 @@ def report(out: Console, stage: Stage, operations: Operations, result: Truth, pr
 
 
 def carriers(result: Truth) -> Table:
-    """Flights per carrier, largest first."""
+    """Return the flights per carrier, largest first."""
     rows = sorted(result.carriers.items(), key=lambda pair: -cast(int, pair[1]["flights"]))
     return _table(
         ("carrier", "airline", "flights", "cancelled"),
@@ -52,7 +52,7 @@ def carriers(result: Truth) -> Table:
 
 
 def worst_hours(result: Truth) -> Table:
-    """The hours with the greatest mean delay."""
+    """Return the hours with the greatest mean delay."""
 
     def delay(row: Mapping[str, object]) -> float:
         mean = row["mean_delay"]
@@ -70,7 +70,7 @@ def worst_hours(result: Truth) -> Table:
 
 
 def speed(progress: Progress) -> list[str]:
-    """Number of processed records, and the time it took."""
+    """Return the number of processed records and the time that they took."""
     records = progress.flights + 3 * (progress.flights - 1) + data.WEATHER_ROWS
     working = max(progress.working_s, 0.1)
     return [
@@ -82,14 +82,14 @@ def speed(progress: Progress) -> list[str]:
 
 
 def trail(operations: Operations) -> Iterable[str]:
-    """The audit trail, oldest first."""
+    """Return the audit trail, oldest first."""
     with operations.control_plane.reading() as session:
         for entry in audit.latest(session, limit=200):
             yield f"[dim]{entry.at.astimezone():%H:%M:%S}[/dim]  {entry_line(entry)}"
 
 
 def places(stage: Stage, operations: Operations) -> Sequence[tuple[str, str]]:
-    """Pages of Dagster's UI, commands and files, with what they show."""
+    """Return the pages of Dagster's UI, commands and files, with what they show."""
     url, home = stage.dagster.url, stage.paths.home
     environment = " ".join(
         f"{name}={shlex.quote(os.path.relpath(value))}" for name, value in stage.environment.items() if "URL" not in name

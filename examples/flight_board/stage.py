@@ -104,7 +104,7 @@ class Stage:
             raise StageError(f"what the last demo left in {self.paths.home} cannot be removed: {error}") from error
 
     def declare(self) -> Operations:
-        """The application as the project declares it, on the demo's broker. Raises StageError, WrongDeclarationError."""
+        """Return the application as the project declares it, on the demo's broker. Raises StageError, WrongDeclarationError."""
         declared = Applications.read(self._project.streams_toml)
         try:
             declared.named(APPLICATION)
@@ -133,7 +133,7 @@ class Stage:
             self.killed = self._kill_left_over()
 
     def left_over(self) -> list[psutil.Process]:
-        """All running processes that were started for this home."""
+        """Return all running processes that were started for this home."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             try:

@@ -62,7 +62,7 @@ def build() -> Topology:
 
 
 def weather_key(origin: object, time_hour: object) -> str:
-    """The key of an hour's weather at an airport, for example `EWR@2013-01-01T10:00:00Z`."""
+    """Return the key of an hour's weather at an airport, for example `EWR@2013-01-01T10:00:00Z`."""
     return f"{origin}@{time_hour}"
 
 
@@ -79,7 +79,7 @@ def with_weather(flight: Row, weather: Row | None) -> Row:
 
 
 def add_to_carrier(_carrier: str, flight: Row, total: Row) -> Row:
-    """A carrier's row: `name`, `flights`, and the number of these that were `cancelled` (without a departure delay)."""
+    """Return a carrier's row: `name`, `flights`, and the number of these that were `cancelled` (without a departure delay)."""
     return {
         "name": flight["name"],
         "flights": cast(int, total.get("flights", 0)) + 1,
@@ -88,7 +88,8 @@ def add_to_carrier(_carrier: str, flight: Row, total: Row) -> Row:
 
 
 def add_to_hour(_origin: str, flight: Row, total: Row) -> Row:
-    """An hour's row at an airport: `flights`, the number of `cancelled` ones, `delay_minutes` of the others, and their `mean_delay`."""
+    """Return an hour's row at an airport: `flights`, the number of `cancelled` ones, `delay_minutes` of the others, and their
+    `mean_delay`."""
     delay = flight["dep_delay"]
     flights = cast(int, total.get("flights", 0)) + 1
     cancelled = cast(int, total.get("cancelled", 0)) + (delay is None)

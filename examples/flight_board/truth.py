@@ -74,7 +74,7 @@ def _weather(flights: pd.DataFrame) -> Counter[Hashable]:
 
 
 def compare(truth: Truth, result: Truth) -> list[str]:
-    """Descriptions of the differences; empty if there are none."""
+    """Return descriptions of the differences; empty if there are none."""
     return [
         *_differences("carrier", truth.carriers, result.carriers),
         *_differences("hour", truth.hours, result.hours),
@@ -89,7 +89,7 @@ def _differences(what: str, wanted: Mapping[Hashable, object], found: Mapping[Ha
 
 
 def read_results(bootstrap_servers: str) -> Truth:
-    """The committed records of the application's output topics, up to their current ends."""
+    """Return the committed records of the application's output topics, up to their current ends."""
     decode = msgspec.json.decode
     windowed = serdes.time_windowed(serdes.STRING, HOUR_MS).deserializer(topology.PER_HOUR)
     carriers: dict[Hashable, Mapping[str, object]] = {}
@@ -108,7 +108,8 @@ def read_results(bootstrap_servers: str) -> Truth:
 
 
 def read_tables(folder: Path, truth: Truth) -> Truth:
-    """Content of the Parquet tables `carriers` and `hourly_delay` under `folder`. Flights with weather have no table: the expected ones."""
+    """Return the content of the Parquet tables `carriers` and `hourly_delay` under `folder`. Flights with weather have no table: the
+    expected ones."""
     carriers = pd.read_parquet((folder / "carriers").resolve())
     hours = pd.read_parquet((folder / "hourly_delay").resolve())
     starts = pd.to_datetime(hours["window_start"], utc=True).astype("datetime64[ms, UTC]").astype("int64")
@@ -120,7 +121,7 @@ def read_tables(folder: Path, truth: Truth) -> Truth:
 
 
 def _records(frame: pd.DataFrame, fields: Iterable[str]) -> list[dict[str, object]]:
-    """Rows with these columns; None for missing numbers."""
+    """Return the rows with these columns; None for missing numbers."""
     columns = {name: [None if pd.isna(value) else value for value in frame[name].tolist()] for name in fields}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 

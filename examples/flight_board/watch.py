@@ -141,7 +141,7 @@ def event_line(event: Event) -> str:
         return f"[bold]{event.kind}[/bold]  global table {event.payload.get('store')} of {event.instance}: {_escaped(str(told))}"
     comments = {
         EventKind.TASK_PAUSED.value: "; it keeps its place, all other tasks run on",
-        EventKind.TASK_RESUMED.value: " goes on after it",
+        EventKind.TASK_RESUMED.value: " continues after it",
     }
     return f"[bold]{event.kind}[/bold]  task {event.task} of {event.instance}{place_of(event.payload)}{comments.get(event.kind, '')}"
 

@@ -116,7 +116,7 @@ def _task_alert(event: Event) -> NewAlert:
         EventKind.TASK_CORRUPTED.value: f"task {event.task}: its state does not fit its changelog and is restored: {payload.get('reason')}",
         EventKind.OFFSET_MOVED.value: f"the committed offset of {place} is {payload.get('committed')}, not {payload.get('expected')} as "
         f"the instance left it: another program moved it while task {event.task} ran, where it counts for paused tasks only",
-        EventKind.OFFSET_RESET.value: f"{place} goes on at {payload.get('to')}, not at {payload.get('from')}, which is no longer there "
+        EventKind.OFFSET_RESET.value: f"{place} continues at {payload.get('to')}, not at {payload.get('from')}, which is no longer there "
         f"(policy {payload.get('policy')}{_because(payload)}): records in between were not processed",
     }
     subject = str(event.task) if event.kind == EventKind.TASK_CORRUPTED.value else place

@@ -1,5 +1,5 @@
 """Reading of an application's topics and offsets for the board, by two threads: one follows the coordination and events topics, the other
-requests offsets periodically. Both go on when a broker is away, and say so in the state.
+requests offsets periodically. Both continue when a broker is away, and say so in the state.
 
 A request for metadata each second shows whether a broker answers. (Rejected: the client library's own events. It reports a broken
 connection, but not a broker that hangs.)

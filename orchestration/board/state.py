@@ -84,7 +84,7 @@ class BoardState:
             if isinstance(record, Member):
                 for task, report in record.tasks.items():
                     count = report.offset_sum if report.kind is TaskKind.ACTIVE else report.position
-                    self._rates.add((record.who, task), count, record.heartbeat_ms)
+                    self._rates.add((record.identity, task), count, record.heartbeat_ms)
             elif isinstance(record, Tombstone):
                 self._rows.pop(record.id, None)
                 self._rates.keep(lambda key: not (isinstance(key, tuple) and key[0] == record.id))
@@ -243,22 +243,22 @@ class BoardState:
                 rack=None if last is None else last.rack or None,
                 memory=sum(member.memory.get(RESIDENT, 0) for member in own) or None,
                 heard_ms=picture.heard_ms.get(name),
-                leads=(picture.assignment is not None and picture.assignment.leader in {member.who for member in own}) or None,
+                leads=(picture.assignment is not None and picture.assignment.leader in {member.identity for member in own}) or None,
             )
         return rows, living
 
     def _task_rows(self, member: Member, now_ms: int) -> dict[str, Document]:
         """Return the rows of a worker's tasks, by task and instance; the same objects as before unless the worker has reported again."""
-        known = self._rows.get(member.who)
-        fresh = any(self._rates.per_second((member.who, task), now_ms) is not None for task in member.tasks)
+        known = self._rows.get(member.identity)
+        fresh = any(self._rates.per_second((member.identity, task), now_ms) is not None for task in member.tasks)
         if known is not None and known[0] is member and known[1] == fresh:
             return known[2]
         rows = {f"{task}@{member.instance}": self._task_row(member, task, report, now_ms) for task, report in member.tasks.items()}
-        self._rows[member.who] = (member, fresh, rows)
+        self._rows[member.identity] = (member, fresh, rows)
         return rows
 
     def _task_row(self, member: Member, task: str, report: TaskReport, now_ms: int) -> Document:
-        rate = self._rates.per_second((member.who, task), now_ms)
+        rate = self._rates.per_second((member.identity, task), now_ms)
         return _present(
             task=task,
             instance=member.instance,
@@ -267,24 +267,24 @@ class BoardState:
             lag=report.lag,
             rate=None if rate is None else _rounded(rate),
             checkpoint_ms=report.checkpoint_ms if report.stateful else None,
-            move=self._move(member.who, task, report, rate),
+            move=self._move(member.identity, task, report, rate),
         )
 
-    def _move(self, who: str, task: str, report: TaskReport, rate: float | None) -> Document | None:
+    def _move(self, identity: str, task: str, report: TaskReport, rate: float | None) -> Document | None:
         """Return the progress of a restore or of a copy that catches up: records left, of how many, per second, seconds left."""
         if report.restore is not None:
             left, of = report.restore.remaining, report.restore.remaining + report.restore.records
             return _present(left=left, of=of, rate=_rounded(report.restore.rate), seconds=_seconds(report.restore.seconds_left))
         learns = report.kind is TaskKind.LEARNER or (report.kind is TaskKind.STANDBY and not report.caught_up)
         if not learns or report.lag is None:
-            self._most.pop((who, task), None)
+            self._most.pop((identity, task), None)
             return None
-        most = self._most[who, task] = max(report.lag, self._most.get((who, task), 0))
+        most = self._most[identity, task] = max(report.lag, self._most.get((identity, task), 0))
         seconds = report.lag / rate if rate else None
         return _present(left=report.lag, of=most, rate=_rounded(rate or 0.0), seconds=_seconds(seconds))
 
     def _forget(self, members: Iterable[Member]) -> None:
-        living = {member.who for member in members}
+        living = {member.identity for member in members}
         self._most = {key: most for key, most in self._most.items() if key[0] in living}
 
     def _paused(self, members: Iterable[Member]) -> dict[str, Document]:

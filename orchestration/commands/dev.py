@@ -46,7 +46,7 @@ def dev(
     stop`.
 
     With `--reload`, each edit of a Python file in the project, or of `streams.toml`, is checked, and the instances that it concerns are
-    restarted. Code that does not start is shown, and they go on with the code they have.
+    restarted. Code that does not start is shown, and they continue with the code they have.
     """
     paths = ProjectPaths.find()
     try:

@@ -115,8 +115,8 @@ def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token:
             return described, _get(f"{address}{path}/{read}?{urlencode({**parameters, **more})}", token)
         except HTTPError as error:
             with error:
-                said = error.read()
-            message = msgspec.json.decode(said)["error"] if error.headers.get_content_type() == "application/json" else error.reason
+                body = error.read()
+            message = msgspec.json.decode(body)["error"] if error.headers.get_content_type() == "application/json" else error.reason
             raise StreamsError(f"{error.url}: {message}") from error
         except (URLError, HTTPException, OSError) as error:
             silent.append(f"{address} {what} ({getattr(error, 'reason', error)})")

@@ -39,7 +39,7 @@ A snapshot is taken while the application runs on. It is made of hard links, so 
 
 `penstock snapshot list flight-board` shows those that are kept; `--at s3://bucket/penstock` those that were exported there.
 
-`penstock snapshot export flight-board --to s3://bucket/penstock` copies the newest one. Cut off, it goes on when it is run again.
+`penstock snapshot export flight-board --to s3://bucket/penstock` copies the newest one. Cut off, it continues when it is run again.
 
 Each task is as of one commit of its own. Between tasks there is no common cut: what one task has written to a repartition topic, the
 next may not have read yet.

@@ -1,4 +1,4 @@
-"""`penstock where`: which project, files and folders hold here, and why."""
+"""`penstock where`: the project, files and folders in effect here, and why."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EXTRAS = {"dagster": "dagster_webserver", "spark": "pyspark", "registry": "fasta
 
 
 def where(as_json: Json = False) -> None:
-    """Show which project holds in this folder, where its files are, and why: a variable, a file, or a default.
+    """Show the project in effect in this folder, where its files are, and why: a variable, a file, or a default.
 
-    Nothing is created, and nothing is asked of Kafka or the database.
+    Creates nothing, and makes no request to Kafka or the database.
     """
     found = list(_rows(ProjectPaths.find()))
     if as_json:

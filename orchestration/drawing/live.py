@@ -47,8 +47,8 @@ def notes(now: Picture, before: Picture | None = None, behind: Mapping[int, int]
 def have_reported_again(now: Picture, before: Picture) -> bool:
     """Return True once every worker with tasks in `before` has reported again, or is gone."""
     return all(
-        who not in now.members or now.members[who].heartbeat_ms > member.heartbeat_ms
-        for who, member in before.members.items()
+        identity not in now.members or now.members[identity].heartbeat_ms > member.heartbeat_ms
+        for identity, member in before.members.items()
         if member.active
     )
 
@@ -63,7 +63,7 @@ def _active(picture: Picture) -> Iterator[tuple[Member, str, TaskReport]]:
 
 def _pace(before: Picture | None, member: Member, task: str, report: TaskReport) -> float | None:
     """Return the records per second of a task that the same worker had in `before`; None if unknown."""
-    then = None if before is None else before.members.get(member.who)
+    then = None if before is None else before.members.get(member.identity)
     if then is None or task not in then.tasks or member.heartbeat_ms <= then.heartbeat_ms:
         return None
     return max(0, report.offset_sum - then.tasks[task].offset_sum) * 1000 / (member.heartbeat_ms - then.heartbeat_ms)

@@ -65,10 +65,10 @@ def svg(drawing: Drawing, rates: Mapping[str, TopicRate] | None = None) -> str:
             x += frame.width + _SPACE
         width, y = max(width, x), y + max(frame.height for frame in row) + _SPACE
     size = f'viewBox="-10 -10 {width - _SPACE + 20:.0f} {y - _SPACE + 20:.0f}"'
-    ground = f'<rect x="-10" y="-10" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" fill="#fff"/>'
+    background = f'<rect x="-10" y="-10" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" fill="#fff"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" {size}>'
-        f"<style>{_STYLE}</style>{_ARROW}{ground}{''.join(drawn)}</svg>\n"
+        f"<style>{_STYLE}</style>{_ARROW}{background}{''.join(drawn)}</svg>\n"
     )
 
 

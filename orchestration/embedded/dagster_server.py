@@ -165,7 +165,7 @@ class DagsterServer:
         deadline = time.monotonic() + timeout
         while (status := self.status(run_id)) != "SUCCESS":
             if status in ("FAILURE", "CANCELED"):
-                raise DagsterError(f"run {run_id} ended as {status}: {self._reason(run_id)} ({self.run_url(run_id)})")
+                raise DagsterError(f"run {run_id} has the status {status}: {self._reason(run_id)} ({self.run_url(run_id)})")
             if time.monotonic() > deadline:
                 raise DagsterError(f"run {run_id} is {status} after {timeout:.0f} s ({self.run_url(run_id)})")
             time.sleep(_POLL_SECONDS)
@@ -201,7 +201,7 @@ class DagsterServer:
 
     def _check_alive(self, deadline: float, timeout: float) -> None:
         if self._process is None or self._process.poll() is not None:
-            raise DagsterError(f"Dagster ended while it was starting; the end of {self.log_path}:\n{self._log_tail()}")
+            raise DagsterError(f"Dagster exited while it was starting; the end of {self.log_path}:\n{self._log_tail()}")
         if time.monotonic() > deadline:
             raise DagsterError(f"Dagster has not loaded its code location after {timeout:.0f} s; its log: {self.log_path}")
 

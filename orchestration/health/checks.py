@@ -97,7 +97,7 @@ STANDBYS, DEAD_LETTERS, EXPIRY, COMPACTION = "standby_replicas", "dead_letter_gr
 PARTITIONS = "input_partitions"
 DESCRIPTIONS: Mapping[str, str] = {
     FRESHNESS: "The oldest work that is in no checkpoint, and what would have to be restored, are below the limits in `streams.toml`.",
-    LIVENESS: "Every instance that is wanted has said something in the last 30 seconds.",
+    LIVENESS: "Every instance that should run has reported in the last 30 seconds.",
     LAG: "Records that wait to be processed are below the limits in `streams.toml` and do not grow all the time.",
     STANDBYS: "Every task with state has `num.standby.replicas` standbys on living instances.",
     DEAD_LETTERS: "Fewer records were skipped in the last hour than the limit in `streams.toml`.",

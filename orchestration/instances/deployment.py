@@ -167,21 +167,21 @@ class Deployment:
                 )
             if time.monotonic() > deadline:
                 raise LaunchError(
-                    f"instance {name} has not caught up within {self._timeout_s:g} s; it goes on. penstock tasks {self._application.id} "
+                    f"instance {name} has not caught up within {self._timeout_s:g} s; it continues. penstock tasks {self._application.id} "
                     "shows how far it is; --timeout gives it longer"
                 )
             time.sleep(_POLL_SECONDS)
 
     def _how_it_stands(self, plan: Plan, done: Sequence[str]) -> str:
         new = [*plan.current, *done]
-        former = [name for name in plan.replaced if name not in done]
-        first, *rest = former or [""]
+        previous = [name for name in plan.replaced if name not in done]
+        first, *rest = previous or [""]
         name = self._application.id
         return (
-            f"The deploy of {name} has stopped. New code: {', '.join(new) or 'none'}. Stopped at: {first or 'none'}. Former code: "
-            f"{', '.join(rest) or 'none'}.\nTo go on: penstock deploy {name}, which leaves alone what runs the new code. To go back: put "
-            f"the former code back, then penstock deploy {name}; where the new version has stores that the former one has not, first stop "
-            "the instances with the new code (penstock stop NAME …)"
+            f"The deploy of {name} has stopped. New code: {', '.join(new) or 'none'}. Stopped at: {first or 'none'}. Old code: "
+            f"{', '.join(rest) or 'none'}.\nTo continue: penstock deploy {name}, which leaves instances with the new code as they are. "
+            f"To roll back: restore the old code, then penstock deploy {name}; if the new version has stores that the old one lacks, first "
+            "stop the instances with the new code (penstock stop NAME …)"
         )
 
     @contextmanager
@@ -218,11 +218,11 @@ def _is_settled(picture: Picture, name: str) -> bool:
     assignment, workers = picture.assignment, picture.workers(name)
     if assignment is None or assignment.revoking or assignment.heirs or assignment.reserved or not workers:
         return False
-    granted = {grant.who for grant in assignment.grants}
+    granted = {grant.identity for grant in assignment.grants}
     reports = [report for member in picture.members.values() if not member.returns for report in member.tasks.values()]
     at_work = all(report.state in _AT_WORK for report in reports if report.kind is TaskKind.ACTIVE)
     learns = any(report.kind is TaskKind.LEARNER for report in reports)
-    return at_work and not learns and all(_is_whole(member) and member.who in granted for member in workers)
+    return at_work and not learns and all(_is_whole(member) and member.identity in granted for member in workers)
 
 
 def _is_whole(member: Member) -> bool:

@@ -340,7 +340,7 @@ class Operations:
                 raise LaunchError(f"instance {name} ended: {self.launcher.last_words(name)} (its log: {self.paths.log_path(name)})")
             if time.monotonic() > deadline:
                 raise LaunchError(
-                    f"instance {name} (process {process.pid}) is {state or 'silent'} after {timeout_s:g} s, not RUNNING; it goes on. "
+                    f"instance {name} (process {process.pid}) is {state or 'silent'} after {timeout_s:g} s, not RUNNING; it continues. "
                     f"It said last: {self.launcher.last_words(name)} (its log: {self.paths.log_path(name)}). penstock tasks shows how "
                     "far its restore has come"
                 )

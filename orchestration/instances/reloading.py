@@ -1,11 +1,10 @@
 """Restart of running instances when their code changes: `penstock dev --reload` starts this beside Dagster.
 
 Each running instance has a successor: a process that has imported the engine already, and waits. After an edit the successor imports the
-new code and checks it (`runtime/instance/precheck.py`) while the instance goes on. If the code does not import, does not build a topology,
-or does not fit the state, the problem is shown and the instances keep the code they have. Else the instance closes, and the successor
-takes its place. Instances are replaced only if their fingerprint (`runtime/instance/build.py`) changes, so an edited test restarts nothing.
-A successor checks once, since Python does not import a module again.
-"""
+new code and checks it (`runtime/instance/precheck.py`) while the instance continues. If the code does not import, does not build a
+topology, or does not fit the state, the problem is shown and the instances keep the code they have. Else the instance closes, and the
+successor takes its place. Instances are replaced only if their fingerprint (`runtime/instance/build.py`) changes, so an edited test
+restarts nothing. A successor checks once, since Python does not import a module again."""
 
 from __future__ import annotations
 

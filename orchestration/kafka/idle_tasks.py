@@ -28,7 +28,9 @@ def idle_tasks(picture: Picture, lives: Callable[[Member], bool], now_ms: int) -
 
     `lives`: whether a member runs, as far as this machine can say. `now_ms`: wall-clock time.
     """
-    living = [member for member in picture.members.values() if lives(member) and not member.returns and member.who not in picture.deaths]
+    living = [
+        member for member in picture.members.values() if lives(member) and not member.returns and member.identity not in picture.deaths
+    ]
     wanted = any(desired.running for desired in picture.desired.values())
     crashed = any(not member.returns and not _is_unwanted(picture, member.instance) for member in picture.members.values())
     if not living and not wanted and not crashed:
@@ -68,7 +70,7 @@ class _Reasons:
         self._picture = picture
         self._assignment = picture.assignment or _NO_ASSIGNMENT
         self._living = living
-        self._names = {member.who for member in living}
+        self._names = {member.identity for member in living}
         self._now_ms = now_ms
 
     def of(self, task: TaskId) -> str:
@@ -104,15 +106,15 @@ class _Reasons:
 
     def _being_fenced(self, task: TaskId) -> str | None:
         for member in self._picture.members.values():
-            if member.who not in self._names and str(task) in member.active and not member.returns:
-                if member.who in self._picture.deaths:
+            if member.identity not in self._names and str(task) in member.active and not member.returns:
+                if member.identity in self._picture.deaths:
                     return f"{member.instance} ran it and is dead: its transaction is being aborted"
                 return f"{member.instance} ran it and does not answer: others wait for the end of its session (session.timeout.ms)"
         return None
 
     def _on_its_way(self, task: TaskId) -> str | None:
         heir = self._assignment.heirs.get(str(task))
-        holders = [who for who, tasks in self._assignment.revoking.items() if str(task) in tasks]
+        holders = [identity for identity, tasks in self._assignment.revoking.items() if str(task) in tasks]
         if heir is None and not holders:
             return None
         waits = f", which waits until {_instance(holders[0])} has let go of it" if holders else ""
@@ -121,7 +123,7 @@ class _Reasons:
     def _granted(self, task: TaskId) -> str | None:
         for grant in self._assignment.grants:
             if str(task) in grant.active:
-                gone = "" if grant.who in self._names else " and does not run any more"
+                gone = "" if grant.identity in self._names else " and does not run any more"
                 return f"it was granted to {grant.instance}, which has not opened it{gone or ' yet'}"
         return None
 
@@ -130,6 +132,6 @@ def _has(version: TopologyText, task: TaskId) -> bool:
     return task in tasks_of(version.parts)
 
 
-def _instance(who: str) -> str:
+def _instance(identity: str) -> str:
     """Return the instance of an identity (`<instance>/<worker>/<incarnation>`)."""
-    return who.rsplit("/", 2)[0]
+    return identity.rsplit("/", 2)[0]

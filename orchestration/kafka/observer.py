@@ -148,7 +148,7 @@ class CoordinationLog:
         record = self._decode(key, value)
         match record:
             case Member():
-                self._members[record.who] = record
+                self._members[record.identity] = record
                 self._heard[record.instance] = max(record.heartbeat_ms, self._heard.get(record.instance, 0))
             case Desired():
                 self._desired[record.instance] = record
@@ -159,7 +159,7 @@ class CoordinationLog:
             case Assignment():
                 self._assignment = record
             case Death():
-                self._deaths.add(record.who)
+                self._deaths.add(record.identity)
             case records.Tombstone(kind=records.MEMBER):
                 self._members.pop(record.id, None)
             case records.Tombstone(kind=records.DEATH):

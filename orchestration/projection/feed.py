@@ -199,7 +199,7 @@ class Feed:
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
         return BrokerUnavailableError(
             f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"
-            f"{start_hint(self._application.bootstrap_servers)}; the application's instances go on by themselves as soon as it does"
+            f"{start_hint(self._application.bootstrap_servers)}; the application's instances continue by themselves as soon as it does"
         )
 
 

@@ -166,10 +166,10 @@ def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
         row.state, row.state_at = member.state.value, at
 
 
-def _apply_departure(session: Session, application: str, who: str) -> None:
-    """Close the tasks of a worker that left or was fenced. `who`: `<instance>/<worker>/<incarnation>`; tasks of later incarnations are
+def _apply_departure(session: Session, application: str, identity: str) -> None:
+    """Close the tasks of a worker that left or was fenced. `identity`: `<instance>/<worker>/<incarnation>`; tasks of later incarnations are
     kept."""
-    name, worker, incarnation = who.rsplit("/", 2)
+    name, worker, incarnation = identity.rsplit("/", 2)
     row = session.get(Instance, (application, name), with_for_update=True)
     if row is None or row.heartbeat_at is None:
         return

@@ -200,7 +200,7 @@ class Brokers:
         until = time.monotonic() + ANSWER_SECONDS
         while not condition():
             if time.monotonic() > until:
-                raise StreamsError(f"{what} did not come within {ANSWER_SECONDS:.0f} s; run the reset again, and it goes on")
+                raise StreamsError(f"{what} did not come within {ANSWER_SECONDS:.0f} s; run the reset again, and it continues")
             time.sleep(_POLL_SECONDS)
 
     def _wait(self, what: str, future: Future[Answer]) -> Answer | None:

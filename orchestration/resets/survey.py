@@ -74,7 +74,7 @@ class Past:
     def _add(self, record: Written) -> None:
         match record:
             case Member():
-                self.members[record.who] = record
+                self.members[record.identity] = record
             case Desired():
                 self.desired[record.instance] = record
             case Hold():

@@ -37,7 +37,7 @@ class RebuildGlobalStore(RunBook):
     NAME = "rebuild-global-store"
     STEPS: ClassVar[tuple[Step, ...]] = (
         Step("check", "the instances live and have the store"),
-        Step("rebuild", "each wipes its copy and reads the topic from its start; tasks that read the store wait, the others go on"),
+        Step("rebuild", "each wipes its copy and reads the topic from its start; tasks that read the store wait, the others continue"),
         Step("verify", "each worker has reported that its copy is complete"),
     )
 
@@ -103,7 +103,7 @@ class RebuildGlobalStore(RunBook):
                 return reports
             time.sleep(0.2)
         missing = ", ".join(sorted(set(self._instances) - set(reports)))
-        raise RunBookError(f"global store {self._store} is not complete on {missing} after {_REBUILD_SECONDS:.0f} s; it goes on there")
+        raise RunBookError(f"global store {self._store} is not complete on {missing} after {_REBUILD_SECONDS:.0f} s; it continues there")
 
     def _ended(self) -> Findings:
         query = select(Event).where(

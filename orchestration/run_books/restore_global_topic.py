@@ -98,7 +98,7 @@ class RestoreGlobalTopic(RunBook):
         self.feed.step()  # fails if no broker answers
         self._instances = living(self.control_plane, self.application)
         if not self._instances:
-            raise RefusedError(f"no instance of {self.application.id} runs, so nobody could say that the rows are in the table")
+            raise RefusedError(f"no instance of {self.application.id} runs, so no instance could confirm that the rows are in the table")
         self._source = snapshot, _, store = self._newest()
         for instance in self._instances:
             if not self._ask(instance, store.name).get("copy"):
@@ -217,7 +217,7 @@ class RestoreGlobalTopic(RunBook):
         while waiting:
             waiting = [instance for instance in waiting if not self._has_read(instance, ends)]
             if waiting and time.monotonic() > deadline:
-                raise RunBookError(f"{', '.join(waiting)} have not read {self._topic} after {_VERIFY_SECONDS:.0f} s; they go on")
+                raise RunBookError(f"{', '.join(waiting)} have not read {self._topic} after {_VERIFY_SECONDS:.0f} s; they continue")
             if waiting:
                 time.sleep(0.2)
         return {"read by": list(self._instances)}

@@ -29,7 +29,7 @@ class SkipRecord(TaskRunBook):
         Step("check", "the task is paused at exactly this record"),
         Step("keep", "the raw record, its headers and the error go to the dead-letter topic, exactly once"),
         Step("shift", "the committed offset moves from this record to the one after it (compare-and-set)"),
-        Step("resume", "the owner reads the committed offset and goes on"),
+        Step("resume", "the owner reads the committed offset and continues"),
         Step("verify", "the task runs, or has paused at a later record"),
         Step("close", "the alert is resolved"),
     )
@@ -48,7 +48,7 @@ class SkipRecord(TaskRunBook):
         self._owner: str | None = None
         self._skipped_before = False
         self._dead_letter: topic.DeadLetter | None = None
-        self._goes_on = "no instance runs: the next one goes on after it"
+        self._continuation = "no instance runs: the next one continues after it"
 
     def subject(self) -> Subject:
         record = self._record
@@ -98,7 +98,7 @@ class SkipRecord(TaskRunBook):
     def outcome(self) -> str:
         if self._dead_letter is None:
             return f"{self._record} had been skipped before; nothing was changed"
-        return f"{self._record} is skipped and kept in {self._dead_letter.topic}@{self._dead_letter.offset}; {self._goes_on}"
+        return f"{self._record} is skipped and kept in {self._dead_letter.topic}@{self._dead_letter.offset}; {self._continuation}"
 
     def _waits_here(self, task: Task, owner_lives: bool) -> bool:
         """Return True if the task is paused at the record; or if its last owner closed it while paused there, and no instance lives."""
@@ -158,7 +158,7 @@ class SkipRecord(TaskRunBook):
         if committed is None or committed <= self._record.offset:
             raise RunBookError(f"the task runs, but {self._record.topic}-{self._record.partition} is committed at {committed}")
         again = paused_at(task) if task.state == TaskState.PAUSED.value else None
-        self._goes_on = "the task runs" if again is None else f"the task is paused at {again} now"
+        self._continuation = "the task runs" if again is None else f"the task is paused at {again} now"
         return {"state": task.state, "instance": task.instance, "committed": committed}
 
 

@@ -122,7 +122,7 @@ class ResumeTask(TaskRunBook):
     NAME = "resume"
     STEPS: ClassVar[tuple[Step, ...]] = (
         Step("check", "the task is paused"),
-        Step("resume", "the owner reads the committed offsets again and goes on"),
+        Step("resume", "the owner reads the committed offsets again and continues"),
         Step("verify", "the task runs, or has paused at another record"),
         Step("close", "the alert on the pause is resolved"),
     )

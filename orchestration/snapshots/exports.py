@@ -129,7 +129,8 @@ def _copy(application: Application, snapshot: Snapshot, uri: str, actor: str, pr
             if time.monotonic() - moved_at > STALLED_SECONDS:
                 waiting = ", ".join(f"{share.instance} ({each.state})" for share, each in found.items() if each.state != "done")
                 raise StreamsError(
-                    f"the export of snapshot {snapshot.id} has not got on for {STALLED_SECONDS:.0f} s: {waiting}. Export it again to go on"
+                    f"the export of snapshot {snapshot.id} has made no progress for {STALLED_SECONDS:.0f} s: {waiting}. "
+                    "Export it again to continue"
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -147,7 +148,7 @@ def _next(share: _Share, ask: Ask, before: ExportProgress, cut_off: dict[_Share,
         cut_off[share] += 1
         if cut_off[share] > _MOST_CUT_OFF:
             raise StateDirectoryError(f"{share.instance}: the process that exports was ended {cut_off[share]} times; its log may say why")
-        logger.warning("the export of %s was cut off; it goes on", share.instance)
+        logger.warning("the export of %s was cut off; it continues", share.instance)
     if found.state == "failed":
         raise StateDirectoryError(f"{share.instance}: {found.error}")
     return found

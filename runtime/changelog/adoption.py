@@ -75,7 +75,7 @@ def _migrate(directory: Path, store: EngineStore, belongs: Callable[[TopicPartit
     # Deletions on the changelog after the file was written are unknown.
     known_until(store, (directory / FILE_NAME).stat().st_mtime_ns // 1_000_000)
     store.commit(known)
-    logger.info("store %s goes on from %s", store.name, ", ".join(f"{each}@{offset} (.checkpoint)" for each, offset in known.items()))
+    logger.info("store %s continues from %s", store.name, ", ".join(f"{each}@{offset} (.checkpoint)" for each, offset in known.items()))
 
 
 def _remove_java_segments(directory: Path, name: str) -> None:

@@ -69,10 +69,10 @@ class Restorer:
         watcher: TopicWatcher | None = None,
         most_bytes: int = DEFAULT_READ_CACHE_BYTES,
     ) -> None:
-        """`properties`: `StreamsConfig.consumer_properties("restore")`. `most_bytes`: memory that records may take, about, before they are
-        written (`StoreMemory.restore_bytes`). `describe` is called by `watcher`, or one of its own, every few seconds: topics may be
-        created again while they are read. Without it this is not noticed, and `follow` is refused. No connection is made before the first
-        `add` or `follow`."""
+        """`properties`: `StreamsConfig.consumer_properties("restore")`. `most_bytes`: approximate memory of records before they are
+        written (`StoreMemory.restore_bytes`). `watcher` (default: a new one) calls `describe` every few seconds, because topics may be
+        created again while they are read. Without `describe` that is not noticed, and `follow` is refused. No connection is made before the
+        first `add` or `follow`."""
         self._properties = properties
         self._clock = clock
         self._metrics = metrics
@@ -94,8 +94,7 @@ class Restorer:
         self._promoted: set[TaskId] = set()
         """Restoring tasks that were followers."""
 
-    # --- tasks that are added and removed
-    # -------------------------------------------------------------------------------------------------------
+    # --- adding and removing tasks ----------------------------------------------------------------------------------------------
 
     def add(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
         """Start the restore of all stores of a task, each from its own offset or, if its content is stale, wiped and from the log's start.
@@ -164,7 +163,7 @@ class Restorer:
 
     def promote(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
         """Make a follower active: as `add`, but reading continues at its position, so that only the latest records are missing."""
-        if any(not self._goes_on(changelog) for _, changelog in stores):
+        if any(not self._may_continue(changelog) for _, changelog in stores):
             self.remove(task, promoted=True)
             self.add(task, stores)
             return
@@ -190,7 +189,7 @@ class Restorer:
                 self._open_reader().assign(changelog.partition, reading.position or None)
         self._watch_topics()
 
-    def _goes_on(self, changelog: Changelog) -> bool:
+    def _may_continue(self, changelog: Changelog) -> bool:
         """Return True if a follower of this changelog may continue at its position."""
         reading = self._readings.get(changelog.partition)
         if reading is None or reading.following is None or reading.log.topic_id != changelog.topic_id:
@@ -246,7 +245,7 @@ class Restorer:
         now: these are removed, the others continue with the next step. Raises StreamsError if a changelog cannot be read at all.
         """
         if self._watch is not None and (observation := self._watch.take()) is not None:
-            self._take_observation(observation)
+            self._apply_observation(observation)
         if self._following:
             self._arrange_followers()
         moved = False
@@ -286,21 +285,21 @@ class Restorer:
             self._begun[task].update(records, remaining)
 
     def _arrange_followers(self) -> None:
-        """Read followers only while no active task restores, apart from former followers, which complete at once. A source topic is not
+        """Read followers only while no active task restores, apart from promoted followers, which complete at once. A source topic is not
         read beyond the committed offset."""
         reader = self._open_reader()
         wait = any(stores for task, stores in self._waiting.items() if task not in self._promoted)
         for partition, reading in self._readings.items():
             wanted = not wait and not reading.has_all
             if reading.has_all and reading.batch.since_ms is not None:
-                self._write(reading, reading.position)  # no record will come to wait for
+                self._write(reading, reading.position)  # the batch will not grow
             if reading.following is not None and (partition in reader.assigned) is not wanted:
                 if wanted:
                     reader.assign(partition, reading.position or None)
                 else:
                     reader.unassign(partition)
 
-    def _take_observation(self, observation: Observation[Mapping[TopicPartition, Changelog]]) -> None:
+    def _apply_observation(self, observation: Observation[Mapping[TopicPartition, Changelog]]) -> None:
         reasons: dict[TaskId, list[str]] = {}
         for partition, seen in observation.facts.items():
             if (reading := self._readings.get(partition)) is not None:
@@ -406,8 +405,8 @@ class Restorer:
                 standby.on_batch_loaded(partition, store, reading.task, reading.last, records, reading.end)
 
     def _complete(self, reading: Reading) -> None:
-        # Before the write, so that it lands in the same batch. The offset is the end itself: markers and aborted records before it are
-        # behind us too.
+        # Before the write, so that it lands in the same batch. The offset is the end itself: the position is beyond the markers and aborted
+        # records before it, too.
         mark_at_end(reading.store, reading.log.topic_id, self._clock.wall_ms())
         self._write(reading, reading.log.end)
         reading.store.commit({reading.log.partition: reading.log.end})
@@ -440,10 +439,10 @@ class Restorer:
         restored nor followed. Makes no request: ends come with each fetch, and every few seconds while a follower waits."""
         if task not in self._waiting and task not in self._following:
             return None
-        self._hear_ends()
+        self._update_ends()
         return sum(reading.end - reading.position for reading in self._readings.values() if reading.task == task)
 
-    def _hear_ends(self) -> None:
+    def _update_ends(self) -> None:
         if self._reader is not None:
             for partition, reading in self._readings.items():
                 if reading.following is not None and reading.log.source is None and partition in self._reader.assigned:
@@ -456,7 +455,7 @@ class Restorer:
 
     def progress(self) -> list[RestoreProgress]:
         """Return the progress of every store that is restored or followed."""
-        self._hear_ends()
+        self._update_ends()
         return [
             RestoreProgress(
                 each.task, each.store.name, each.log.partition, each.position, each.end, each.records, each.following is not None

@@ -268,7 +268,7 @@ class KafkaStreams:
         try:
             writer.write(request.key, encode(request))
         except StreamsError as unwritten:
-            logger.error("the other clients of %s do not hear of it and keep running: %s", self._application, unwritten)
+            logger.error("the other clients of %s are not notified and keep running: %s", self._application, unwritten)
         finally:
             writer.close()
 
@@ -351,7 +351,7 @@ class KafkaStreams:
         return self._failure
 
     def _move(self, new: ClientState) -> None:
-        """Moves to a state if that is legal. A move that is not is ignored, as in Kafka Streams: two ends may race for the state."""
+        """Move to a state if that is legal. A move that is not is ignored, as in Kafka Streams: two ends may race for the state."""
         with self._state_changed:
             old = self._state
             if new is old or new not in CLIENT_MOVES[old]:
@@ -393,12 +393,12 @@ class KafkaStreams:
         self._exception_handler = handler
 
     def set_global_state_restore_listener(self, listener: StateRestoreListener) -> None:
-        """The listener hears of every store that is restored. Only before `start()`."""
+        """Set the listener that is notified of every store that is restored. Only before `start()`."""
         self._require_created("set_global_state_restore_listener")
         self._worker_factory.restore_listener = listener
 
     def set_standby_update_listener(self, listener: StandbyUpdateListener) -> None:
-        """The listener hears of every store of a standby or learner. Only before `start()`."""
+        """Set the listener that is notified of every store of a standby or learner. Only before `start()`."""
         self._require_created("set_standby_update_listener")
         self._worker_factory.standby_listener = listener
 
@@ -413,11 +413,11 @@ class KafkaStreams:
     # -- tasks -----------------------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Pauses processing of all tasks of this client (KIP-834); they stay assigned. Ends with `resume()`."""
+        """Pause processing of all tasks of this client (KIP-834); they stay assigned. Ends with `resume()`."""
         self._answers("pause", self._supervisor.halt(True, self._asked("pause")))
 
     def is_paused(self) -> bool:
-        """True from `pause()` to `resume()`. Tasks that are paused each by itself do not count (`paused_local_tasks`)."""
+        """Return True from `pause()` to `resume()`. Tasks that are paused each by itself do not count (`paused_local_tasks`)."""
         return self._supervisor.halted
 
     def resume(self, task_id: TaskId | None = None) -> bool:
@@ -433,8 +433,8 @@ class KafkaStreams:
         return any(self._answers(what, [worker.call(Call.RESUME, task_id) for worker in self._asked(what)]))
 
     def _asked(self, what: str) -> list[StreamWorker]:
-        """The workers, each to be asked to do something between two batches; on a stream thread of this process (in a state listener, a
-        handler, a processor) that is done at once. Raises StreamsError if no answer can come."""
+        """Return the workers, each to be asked to do something between two batches; on a stream thread of this process (in a state
+        listener, a handler, a processor) that is done at once. Raises StreamsError if no answer can come."""
         workers = self._running_workers(what)
         if getattr(self._listening, "inside", False) and not (workers and all(worker.may_be_asked for worker in workers)):
             raise StreamsError(
@@ -453,7 +453,7 @@ class KafkaStreams:
         return [future.result() for future in asked]
 
     def paused_local_tasks(self) -> set[TaskMetadata]:
-        """The tasks of this client that are PAUSED (KIP-990)."""
+        """Return the tasks of this client that are PAUSED (KIP-990)."""
         return {
             task
             for thread in self.metadata_for_local_threads()
@@ -462,7 +462,7 @@ class KafkaStreams:
         }
 
     def metadata_for_local_threads(self) -> set[ThreadMetadata]:
-        """The workers of this client and their tasks, as of the last commit or change."""
+        """Return the workers of this client and their tasks, as of the last commit or change."""
         return {thread_metadata(worker.name, worker.metadata()) for worker in self._running_workers("metadata_for_local_threads")}
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
@@ -477,9 +477,9 @@ class KafkaStreams:
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
     def store(self, parameters: str | StoreQueryParameters) -> StoreQuery:
-        """A read-only view of a store's content on this client, global tables included (KIP-67). `parameters` is the store's name, or says
-        more than that. Committed data, the default, is read without waiting for processing; a read of uncommitted data waits for the
-        stream thread to finish a batch (KIP-892).
+        """Return a read-only view of a store's content on this client, global tables included (KIP-67). `parameters` is the store's name,
+        or says more than that. Committed data, the default, is read without waiting for processing; a read of uncommitted data waits for
+        the stream thread to finish a batch (KIP-892).
 
         Raises InvalidStateStoreError if the store is unknown, or not here, or a part of it is still being restored; parameters with
         `enable_stale_stores()` read that part as it is by now, and copies too (KIP-535). A client that is being closed answers until its
@@ -540,7 +540,7 @@ class KafkaStreams:
         return self._places.for_store(store)
 
     def metrics(self) -> dict[MetricName, float]:
-        """All metrics now, under Kafka Streams' names (docs/metrics.md); those of a worker have its name as `thread-id`."""
+        """Return all metrics now, under Kafka Streams' names (docs/metrics.md); those of a worker have its name as `thread-id`."""
         found = self._metrics.values()
         for of_worker in self._supervisor.metrics():
             found.update(of_worker)

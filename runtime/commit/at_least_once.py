@@ -216,7 +216,7 @@ class AtLeastOnce:
             self._flush_once()
             still, self._failed = self._failed, []
             for again in still:
-                self._judge(*again)
+                self._ask_handler(*again)
 
     def _flush_once(self) -> None:
         while self._producer.flush(FLUSH_SECONDS):
@@ -229,7 +229,7 @@ class AtLeastOnce:
         ):
             raise TransactionAbortedError(f"an output to {topic} was not taken in time: {text_of(error)}")
 
-    def _judge(self, output: Output, error: Exception, origin: Origin) -> None:
+    def _ask_handler(self, output: Output, error: Exception, origin: Origin) -> None:
         """Ask the handler. Returns if it leaves the output out."""
         self._raise_transient(output.topic, error)
         self._refuse(output, error, origin)

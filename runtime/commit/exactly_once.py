@@ -167,7 +167,7 @@ class ExactlyOnce:
     def _watched_refused(self, output: Output, origin: Origin, mark: _Mark, error: Exception, _message: Message) -> None:
         self._failed.append((output, error, origin, mark))
 
-    def _judge_failed(self) -> None:
+    def _decide_failed(self) -> None:
         """Judge the refused outputs of the watched transaction. Raises ProductionError; TransactionAbortedError where the brokers do not
         answer."""
         limited = {output.topic for output, error, _, _ in self._failed if is_about_a_limit(error)}
@@ -180,7 +180,7 @@ class ExactlyOnce:
                     if origin.punctuated and not singly:
                         self._singly = True
                     else:
-                        self._judge(output, error, origin, mark)
+                        self._ask_handler(output, error, origin, mark)
                 self._failed.pop()
         except ProductionError:
             self._failed.clear()  # the worker stops and aborts once more: ask the handler once
@@ -191,12 +191,12 @@ class ExactlyOnce:
     def _stays(self, output: Output, error: Exception) -> bool:
         return is_about_the_record(error) or (is_about_the_topic(error) and self._refusals.is_missing(output.topic))
 
-    def _judge(self, output: Output, error: Exception, origin: Origin, mark: _Mark) -> None:
+    def _ask_handler(self, output: Output, error: Exception, origin: Origin, mark: _Mark) -> None:
         if self._refusals.needs_search(origin):
             return  # it will be found, and suspected, in a smaller commit
         if mark not in self._suspects and not origin.punctuated:
             self._suspects.add(mark)
-        elif not self._refusals.judged(output, error, origin):
+        elif not self._refusals.decide(output, error, origin):
             self._left_out[mark] = error
 
     def _end_watch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -272,7 +272,7 @@ class ExactlyOnce:
         self._sent = False
         self._watching = True
         self._begin_watched()
-        self._judge_failed()
+        self._decide_failed()
 
     def close(self) -> None:
         self._transactions.close()

@@ -124,9 +124,10 @@ class Refusals(Protocol):
         Without `origin`: of the record that is being processed. Raises ProductionError to stop the client."""
 
     def needs_search(self, origin: Origin) -> bool:
-        """True if the record behind a refused output is unknown, and processing the same input again in smaller commits will reveal it."""
+        """Return True if the record behind a refused output is unknown, and processing the same input again in smaller commits will reveal
+        it."""
 
-    def judged(self, output: Output, error: Exception, origin: Origin) -> bool:
+    def decide(self, output: Output, error: Exception, origin: Origin) -> bool:
         """Decide as `refused` does, but without the effects; `left_out` has them when the record is processed again."""
 
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
@@ -145,26 +146,26 @@ class Refusals(Protocol):
         """Return the size and timestamp limits of a topic. Raises BrokerUnavailableError."""
 
     def is_missing(self, topic: str) -> bool:
-        """True if the topic does not exist and the brokers do not create it. Raises BrokerUnavailableError."""
+        """Return True if the topic does not exist and the brokers do not create it. Raises BrokerUnavailableError."""
 
 
 def is_about_the_record(error: Exception) -> bool:
-    """True if the error says that the output can never be accepted: sending it again would fail again."""
+    """Return True if the error says that the output can never be accepted: sending it again would fail again."""
     return Meaning.RECORD in meaning(error)
 
 
 def is_about_the_time(error: Exception) -> bool:
-    """True if an output was refused for its timestamp."""
+    """Return True if an output was refused for its timestamp."""
     return Meaning.TIMESTAMP in meaning(error)
 
 
 def is_about_the_topic(error: Exception) -> bool:
-    """True if the topic may not exist."""
+    """Return True if the topic may not exist."""
     return bool(meaning(error) & (Meaning.UNKNOWN_TOPIC | Meaning.UNDELIVERED))
 
 
 def is_about_a_limit(error: Exception) -> bool:
-    """True if the topic's configuration shows which records are refused for this reason."""
+    """Return True if the topic's configuration shows which records are refused for this reason."""
     return bool(meaning(error) & Meaning.LIMIT)
 
 

@@ -3,11 +3,11 @@
 The first half of Kafka Streams' HighAvailabilityTaskAssignor; the second half, `copies.py`, decides when a member may get a task. Every
 member gets its share by capacity, within one task, first of the tasks with state (which cost memory and disk), then of all. A task stays
 where it runs if its owner is within its share, and otherwise goes to the member with the newest copy of its state. Ties go to the member
-with most room, then to the smallest name, so the same input gives the same result, and a second round changes nothing.
+furthest below its share, then to the smallest name, so the same input gives the same result, and a second round changes nothing.
 
 Tasks that have to move are placed in this order: first tasks with copies, those with the fewest first, since the others can go anywhere;
-then by sub-topology, each task to the member with most room: tasks of one sub-topology tend to cost the same, and are spread this way.
-"""
+then by sub-topology, each task to the member furthest below its share: tasks of one sub-topology tend to cost the same, and are spread this
+way."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Shares:
         over = sum(max(0, len(mine) - self.least[name]) for name, mine in self.given.items())
         self._rest = self._count - sum(self.least.values()) - over
 
-    def room(self, name: str) -> int:
+    def spare(self, name: str) -> int:
         """Return the number of tasks that the member's share lacks; 0: it may have one of the rest; negative: it is full."""
         missing = self.least[name] - len(self.given[name])
         return missing if missing > 0 or (missing == 0 and self._rest > 0 and name in self._may_have_more) else -1
@@ -96,18 +96,18 @@ class _Shares:
         self.given[name].add(task)
 
     def best(self, task: TaskId) -> str | None:
-        """Return the member with room whose copy is newest, then the one with most room; if none that can run the task has room, the one
-        least over its share. None if no member can run it."""
+        """Return the member below its share whose copy is newest, then the one furthest below it; if no member that can run the task is
+        below its share, the one least over it. None if no member can run it."""
         newest = max((member.positions or {}).get(task, 0) for member in self._members)
 
-        def merit(member: Candidate) -> tuple[int, int, str]:
+        def preference(member: Candidate) -> tuple[int, int, str]:
             behind = newest - (member.positions or {}).get(task, 0)
-            return behind if behind > self._acceptable_lag else 0, -self.room(member.name), member.name
+            return behind if behind > self._acceptable_lag else 0, -self.spare(member.name), member.name
 
         able = [member for member in self._members if task not in member.barred]
-        roomy = [member for member in able if self.room(member.name) >= 0]
+        below_share = [member for member in able if self.spare(member.name) >= 0]
         least_over = min((self._over(member.name) for member in able), default=0)
-        best = min(roomy or [member for member in able if self._over(member.name) == least_over], key=merit, default=None)
+        best = min(below_share or [member for member in able if self._over(member.name) == least_over], key=preference, default=None)
         return None if best is None else best.name
 
     def _over(self, name: str) -> int:
@@ -120,7 +120,7 @@ def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shar
     running = {member.name: len(member.running & left) + len(shares.given[member.name]) for member in members}
     for member in sorted(members, key=lambda member: (shares.least[member.name] - running[member.name], member.name)):
         for task in sorted((member.running & left) - member.barred):
-            if shares.room(member.name) < 0:
+            if shares.spare(member.name) < 0:
                 break
             shares.give(member.name, task)
             left.discard(task)

@@ -119,7 +119,7 @@ class CommandClient:
         found: dict[str, Member] = {}
         for record in self._records():
             if isinstance(record, Member):
-                found[record.who] = record
+                found[record.identity] = record
             elif isinstance(record, Tombstone) and record.kind == MEMBER:
                 found.pop(record.id, None)
         return list(found.values())

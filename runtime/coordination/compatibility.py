@@ -38,11 +38,11 @@ class Compatibility:
         """Return True once it is certain that no live member elsewhere has this instance's name. Never waits. Raises StreamsConfigError if
         one keeps writing."""
         silent = True
-        for who, known in self._registry.members.items():
+        for identity, known in self._registry.members.items():
             other = known.member
             if other.instance != member.instance or other.returns or (other.host, other.state_dir) == (member.host, member.state_dir):
                 continue
-            if known.written_ms != self._namesakes.setdefault(who, known.written_ms):
+            if known.written_ms != self._namesakes.setdefault(identity, known.written_ms):
                 raise StreamsConfigError(
                     f"client.id = {member.instance!r} is the name of an instance that runs on {other.host} (process {other.pid}, state.dir "
                     f"{other.state_dir}): each instance of an application needs a name of its own, or none"
@@ -54,7 +54,7 @@ class Compatibility:
     def checked(self, member: Member) -> bool:
         """Return True once it is certain that no earlier live member conflicts with this one. Never waits. Raises TopologyError,
         StreamsConfigError (another protocol)."""
-        own = self._registry.members.get(member.who)
+        own = self._registry.members.get(member.identity)
         waiting = False
         for known in self._registry.members.values():
             other = known.member

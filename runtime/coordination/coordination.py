@@ -204,7 +204,7 @@ class Coordination:
         )
         self._announced, self._granted_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
         self.membership.granted_to = ""
-        self._leader.begin(member.who)
+        self._leader.begin(member.identity)
         if not self._joined or self.membership.lost:
             self.membership.join()
             self._joined = True
@@ -242,7 +242,7 @@ class Coordination:
 
     @property
     def _key(self) -> str:
-        return "" if self._member is None else self._member.who
+        return "" if self._member is None else self._member.identity
 
     def _announce(self, **changes: object) -> None:
         if self._member is None:
@@ -262,7 +262,7 @@ class Coordination:
         self.membership.poll()
         for entry in self._log.poll():
             self._registry.apply(entry, self._clock.monotonic_ms())
-            if isinstance(entry.record, Member) and entry.record.who == self._key:
+            if isinstance(entry.record, Member) and entry.record.identity == self._key:
                 self._read_back_ms = self._clock.monotonic_ms()
             elif isinstance(entry.record, Shutdown) and self._read_back_ms:  # an older one belongs to an earlier run of the application
                 self._shutdown = entry.record
@@ -326,12 +326,12 @@ class Coordination:
     def _bury_predecessors(self, member: Member) -> None:
         """Report earlier incarnations of this worker as dead: this process holds the lock of the state directory. Other members then need
         not wait for their sessions to expire; this worker has to, since the group admits it only then."""
-        for who, known in self._registry.members.items():
+        for identity, known in self._registry.members.items():
             other = known.member
             same = (other.instance, other.worker, other.host, other.state_dir)
-            former = same == (member.instance, member.worker, member.host, member.state_dir) and other.incarnation < member.incarnation
-            if former and not other.returns and who not in self._buried:
-                self._buried.add(who)
+            previous = same == (member.instance, member.worker, member.host, member.state_dir) and other.incarnation < member.incarnation
+            if previous and not other.returns and identity not in self._buried:
+                self._buried.add(identity)
                 self.announce_death(other.instance, other.worker, other.incarnation)
 
     def _lost_reason(self) -> str | None:
@@ -369,7 +369,7 @@ class Coordination:
 
     def _is_mine(self, registry: Registry) -> bool:
         assignment = registry.assignment
-        return assignment is not None and any(grant.who == self._key for grant in assignment.grants)
+        return assignment is not None and any(grant.identity == self._key for grant in assignment.grants)
 
     def _commands(self) -> list[Instruction]:
         assert self._member is not None
@@ -468,7 +468,7 @@ class Coordination:
         as a parent process knows it. If the dead worker led, the first reporter becomes its deputy."""
         if self._member is not None:
             death = Death(instance=instance, worker=worker, incarnation=incarnation, by=self._key, at_ms=self._clock.wall_ms())
-            if death.who not in self._registry.deaths:
+            if death.identity not in self._registry.deaths:
                 self._log.append(death.key, encode(death))
 
     def taken_over(self, task: TaskId) -> TakenOver | None:
@@ -477,7 +477,7 @@ class Coordination:
         released = self._registry.released.pop(str(task), None)
         if released is None:
             return None
-        return TakenOver(released.who, max(0, self._registry.wall_ms(self._clock) - released.at_ms))
+        return TakenOver(released.identity, max(0, self._registry.wall_ms(self._clock) - released.at_ms))
 
     def held(self, task: TaskId) -> bool:
         """Return True for a task that was paused manually, here or at an earlier owner, and not resumed."""

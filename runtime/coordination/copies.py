@@ -62,7 +62,7 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     for task, wanted in sorted((task, name) for name, mine in target.items() for task in mine):
         able = [member for member in members if task not in member.barred]
         stateful = task in rules.stateful
-        source = _readier(task, by_name[wanted], able, target, rules) if stateful or task in by_name[wanted].waits else None
+        source = _ready_source(task, by_name[wanted], able, target, rules) if stateful or task in by_name[wanted].waits else None
         active[source or wanted].add(task)
         if source is not None and stateful:
             waiting.append((task, wanted))
@@ -73,13 +73,14 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     return Placement(*share_out(candidates, actives, standbys, learners, rules.stateful))
 
 
-def _readier(
+def _ready_source(
     task: TaskId, wanted: Candidate, members: list[Candidate], target: Mapping[str, frozenset[TaskId]], rules: CopyRules
 ) -> str | None:
-    """Return the member that runs a task until its target has caught up; None if the target may have it now, or no member is readier."""
-    heir = next((member for member in members if task in member.inherits and not member.leaves), None)
-    if heir is not None:
-        return None if heir is wanted else heir.name  # one hand-over at a time
+    """Return the member that runs a task until its target has caught up; None if the target may have it now, or no other member is
+    ready."""
+    inheritor = next((member for member in members if task in member.inherits and not member.leaves), None)
+    if inheritor is not None:
+        return None if inheritor is wanted else inheritor.name  # one hand-over at a time
     newest = max(_position(member, task) for member in members)
 
     def complete(member: Candidate) -> bool:
@@ -92,17 +93,17 @@ def _readier(
 
     runner = next((member for member in members if task in member.running and member is not wanted and ready(member)), None)
     if runner is not None and task not in wanted.running | wanted.caught_up:
-        return runner.name  # also if little is missing: the stores are open, and read to the end, when it moves
+        return runner.name  # also if little is missing: the target opens and completes its stores before the task moves
     if ready(wanted):
         return None
     better = [member for member in members if ready(member)]
     if task in rules.stateful and task in wanted.running and not any(task in member.caught_up for member in better):
-        return None  # it restores already; an old copy without a follower is not readier
+        return None  # it restores already; an old copy without a follower is no better
 
-    def merit(member: Candidate) -> tuple[bool, bool, int, str]:
+    def preference(member: Candidate) -> tuple[bool, bool, int, str]:
         return task not in member.running, task not in member.caught_up, len(target.get(member.name, ())), member.name
 
-    return min(better, key=merit).name
+    return min(better, key=preference).name
 
 
 def _position(member: Candidate, task: TaskId) -> int:
@@ -141,7 +142,7 @@ def _standbys(
         return standby
     share = -(-len(tasks) * rules.standbys // len(members))
 
-    def merit(member: Candidate, task: TaskId, seen: Mapping[str, Collection[str]]) -> tuple[bool, int, bool, bool, int, int, str]:
+    def preference(member: Candidate, task: TaskId, seen: Mapping[str, Collection[str]]) -> tuple[bool, int, bool, bool, int, int, str]:
         mine = standby[member.name]
         load = len(active[member.name]) + len(mine)
         near = sum(member.tags.get(tag, "") in seen[tag] for tag in rules.tags)
@@ -157,5 +158,5 @@ def _standbys(
                 learned = any(task in learner[member.name] for member in taken)
                 stays = [member for member in taken if not (learned and task in active[member.name])]
                 seen = {tag: {member.tags.get(tag, "") for member in stays} for tag in rules.tags}
-                standby[min(free, key=lambda member: merit(member, task, seen)).name].add(task)
+                standby[min(free, key=lambda member: preference(member, task, seen)).name].add(task)
     return standby

@@ -47,7 +47,7 @@ def cause_of(before: Assignment | None, after: Assignment, dead: Collection[str]
     """Return the cause of an assignment. `dead` and `leaving`: identities of members."""
     if before is None:
         return Cause.FIRST
-    old, new = ({grant.who: grant for grant in each.grants} for each in (before, after))
+    old, new = ({grant.identity: grant for grant in each.grants} for each in (before, after))
     gone, moved = old.keys() - new.keys(), _actives(before) != _actives(after)
     if gone & set(dead):
         return Cause.MEMBER_DIED
@@ -57,12 +57,12 @@ def cause_of(before: Assignment | None, after: Assignment, dead: Collection[str]
         return Cause.MEMBER_LEFT
     if moved or before.heirs != after.heirs:
         return Cause.MEMBER_LEAVES if leaving else Cause.TASKS_MOVED
-    copies = [{who: (grant.standby, grant.learner) for who, grant in each.items()} for each in (old, new)]
+    copies = [{identity: (grant.standby, grant.learner) for identity, grant in each.items()} for each in (old, new)]
     return Cause.OTHER if copies[0] == copies[1] else Cause.COPIES_CHANGED
 
 
 def _actives(assignment: Assignment) -> dict[str, list[str]]:
-    return {grant.who: grant.active for grant in assignment.grants}
+    return {grant.identity: grant.active for grant in assignment.grants}
 
 
 class Decision:
@@ -106,10 +106,12 @@ class Decision:
         wanted = place(candidates, tasks, dataclasses.replace(rules, racks=self._racks.rules() or RackRules()))
         self._warn_of_waiting(versions, frozenset(tasks).difference(*wanted.active.values()))
         follows = {candidate.name: candidate.follows for candidate in candidates}
-        orphans = {task for who in dead for task in registry.members[who].held}
+        orphans = {task for identity in dead for task in registry.members[identity].held}
         grants = [self._grant(known, wanted, follows[key], orphans, fenced, rules.stateful) for key, known in sorted(live.items())]
         granted = {task for grant in grants for task in grant.active}
-        next_heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
+        next_heirs = {
+            str(task): identity for identity, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted
+        }
         revoking = {
             key: sorted(surplus)
             for key, known in sorted(live.items())
@@ -140,25 +142,25 @@ class Decision:
     ) -> Grant:
         """Return the part of the target that a member may have now: no task that another may still run, none whose folder another worker of
         its instance may have open. `follows`: tasks of which it keeps copies; `orphans`: tasks of dead members."""
-        member, who = known.member, known.member.who
+        member, identity = known.member, known.member.identity
         others = {name for name, other in self._registry.members.items() if other.member.instance != member.instance}
         others.update(fenced)
 
         def free(task: TaskId) -> bool:
-            return self._registry.is_free(str(task), who, others)
+            return self._registry.is_free(str(task), identity, others)
 
-        active = {task for task in wanted.active[who] if self._registry.is_free(str(task), who, fenced)}
-        # A copy that is about to become active is kept until its former owner has let go; and while a dead one is fenced, which takes up
-        # to a second, its heir restores already.
-        soon = wanted.active[who] - active
-        learner = wanted.learner[who] | {task for task in soon & stateful if task in follows or str(task) in orphans}
+        active = {task for task in wanted.active[identity] if self._registry.is_free(str(task), identity, fenced)}
+        # A copy that is about to become active is kept until its previous owner has released it; and while a dead one is fenced, which
+        # takes up to a second, its heir restores already.
+        soon = wanted.active[identity] - active
+        learner = wanted.learner[identity] | {task for task in soon & stateful if task in follows or str(task) in orphans}
         return Grant(
             member_id=member.member_id,
             incarnation=member.incarnation,
             instance=member.instance,
             worker=member.worker,
             active=[str(task) for task in sorted(active)],
-            standby=[str(task) for task in sorted(wanted.standby[who]) if free(task)],
+            standby=[str(task) for task in sorted(wanted.standby[identity]) if free(task)],
             learner=[str(task) for task in sorted(learner) if free(task)],
         )
 
@@ -168,13 +170,13 @@ class Decision:
         if assignment is None:
             return frozenset()
         place = member.instance, member.worker
-        own = {task for grant in assignment.grants if grant.who == member.who for task in grant.active}
-        former = {task for grant in assignment.grants if (grant.instance, grant.worker) == place for task in grant.active}
+        own = {task for grant in assignment.grants if grant.identity == member.identity for task in grant.active}
+        previous = {task for grant in assignment.grants if (grant.instance, grant.worker) == place for task in grant.active}
         for known in self._registry.members.values():
             if (known.member.instance, known.member.worker) == place:
-                former |= known.held
+                previous |= known.held
         kept = {task for task, reserved in assignment.reserved.items() if (reserved.instance, reserved.worker) == place}
-        return frozenset(TaskId.parse(task) for task in own or former | kept)
+        return frozenset(TaskId.parse(task) for task in own or previous | kept)
 
     def _reserved(self, live: Mapping[str, Known], stateful: frozenset[TaskId]) -> dict[str, Reserved]:
         """Return the tasks reserved for workers that restart (rules.md, 4). A worker that announced its return keeps them until its grace
@@ -190,12 +192,12 @@ class Decision:
 
         before = registry.assignment.reserved if registry.assignment is not None else {}
         reserved = {task: kept for task, kept in before.items() if away(kept.instance, kept.worker)}
-        for who, death in registry.deaths.items():
-            back = death.by.rpartition("/")[0] == who.rpartition("/")[0]  # reported by the next incarnation of the same worker
-            if back and who in registry.members and death.instance not in workers:  # its siblings have the same disk
+        for identity, death in registry.deaths.items():
+            back = death.by.rpartition("/")[0] == identity.rpartition("/")[0]  # reported by the next incarnation of the same worker
+            if back and identity in registry.members and death.instance not in workers:  # its siblings have the same disk
                 until_ms = death.at_ms + self._rejoin_ms
                 kept = Reserved(instance=death.instance, worker=death.worker, until_ms=until_ms)
-                tasks = self._before(registry.members[who].member) & stateful
+                tasks = self._before(registry.members[identity].member) & stateful
                 reserved.update((str(task), kept) for task in tasks)
         for known in registry.members.values():
             member = known.member
@@ -215,11 +217,15 @@ class Decision:
         assignment = self._registry.assignment
         if assignment is None:
             return {}
-        given = {task: grant.who for grant in assignment.grants for task in grant.active} | assignment.heirs
-        return {TaskId.parse(task): who for task, who in given.items() if who in live and task not in live[who].member.active}
+        given = {task: grant.identity for grant in assignment.grants for task in grant.active} | assignment.heirs
+        return {
+            TaskId.parse(task): identity
+            for task, identity in given.items()
+            if identity in live and task not in live[identity].member.active
+        }
 
     def _candidate(
-        self, who: str, known: Known, heirs: Mapping[TaskId, str], barred: frozenset[TaskId], readers: frozenset[TaskId]
+        self, identity: str, known: Known, heirs: Mapping[TaskId, str], barred: frozenset[TaskId], readers: frozenset[TaskId]
     ) -> Candidate:
         """Return a member as input of the assignor. `readers`: tasks that may read global stores. Those that it runs already stay while a
         store is rebuilt."""
@@ -229,15 +235,15 @@ class Decision:
         def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
             return frozenset(task for task, report in reports.items() if report.kind in kinds)
 
-        inherits = frozenset(task for task, heir in heirs.items() if heir == who)
+        inherits = frozenset(task for task, heir in heirs.items() if heir == identity)
         builds = any(
             store.state is not TaskState.RUNNING and store.lag > self._rules.acceptable_lag for store in member.global_stores.values()
         )
-        running = frozenset(task for task in self._before(member) | of_kind(TaskKind.ACTIVE) if heirs.get(task, who) == who)
+        running = frozenset(task for task in self._before(member) | of_kind(TaskKind.ACTIVE) if heirs.get(task, identity) == identity)
         return Candidate(
-            who,
+            identity,
             running | inherits,
-            positions_at(self._registry, who),
+            positions_at(self._registry, identity),
             follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
             learns=of_kind(TaskKind.LEARNER),
             caught_up=frozenset(task for task, report in reports.items() if report.caught_up),

@@ -63,10 +63,10 @@ def _modified_ns(folder: Path) -> int:
         return -1
 
 
-def positions_at(registry: Registry, who: str) -> dict[TaskId, int]:
+def positions_at(registry: Registry, identity: str) -> dict[TaskId, int]:
     """Return the positions of the tasks of which a member has a copy, including its siblings' copies in the same folder, but not their
     state in memory."""
-    instance = registry.members[who].member.instance
+    instance = registry.members[identity].member.instance
     siblings = [known for known in registry.members.values() if known.member.instance == instance]
     newest = _newest_incarnations(siblings)
     sums: dict[str, int] = {}
@@ -77,7 +77,7 @@ def positions_at(registry: Registry, who: str) -> dict[TaskId, int]:
             sums.update(member.disk)
         for task, report in member.tasks.items():
             is_there = member is successor or task in successor.disk or task in successor.tasks
-            if is_there and report.state is not TaskState.CREATED and (member.who == who or not report.in_memory):
+            if is_there and report.state is not TaskState.CREATED and (member.identity == identity or not report.in_memory):
                 opened[task] = report.position
     return {TaskId.parse(task): position for task, position in {**sums, **opened}.items()}
 

@@ -26,8 +26,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Return the grants with their members. A task in transit is in no grant."""
         if self.assignment is None:
             return []
-        known = {(member.who, member.member_id): member for member in self.members}
-        found = ((grant, known.get((grant.who, grant.member_id))) for grant in self.assignment.grants)
+        known = {(member.identity, member.member_id): member for member in self.members}
+        found = ((grant, known.get((grant.identity, grant.member_id))) for grant in self.assignment.grants)
         return [(grant, member) for grant, member in found if member is not None]
 
     def lag(self, task: TaskId) -> int | None:

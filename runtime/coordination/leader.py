@@ -6,7 +6,7 @@ transactional id, which aborts its open transaction and fences it, and deletes i
 its tasks to others (rules.md, 22).
 
 At any time there is one writer. Every write is one transaction of the transactional id `<application.id>-leader`, guarded with the group
-metadata of the writer's membership. A new leader initialises the id, which aborts an open transaction and fences the former user, then
+metadata of the writer's membership. A new leader initialises the id, which aborts an open transaction and fences its previous user, then
 reads the topic to its end, then decides. So each decision takes all earlier ones into account, and a member that has lost the lead without
 noticing cannot write: the id is fenced, and if that member initialises it again, it reads first, and the guard refuses it (rules.md, 23).
 
@@ -43,8 +43,8 @@ from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 
-REST = 4
-"""After an assignment was computed, none is for this many times as long: the worker's tasks need the thread."""
+PAUSE_FACTOR = 4
+"""Pause between two computations of an assignment, in multiples of the time of the first: the worker's tasks need the thread."""
 GUARD_OFFSET = OffsetAndMetadata(0, "")
 
 
@@ -102,7 +102,7 @@ class Leader:
             return
         self._liveness.poll()
         dead = self._dead()
-        fenced = [who for who in dead if self._fenced(who)]
+        fenced = [identity for identity in dead if self._fenced(identity)]
         if not self._prepared() or self._racks.rules() is None or not self._begun():
             return
         if self._written_after is not None and self._registry.epoch <= self._written_after:
@@ -112,13 +112,13 @@ class Leader:
             return
         begun_ms = self._clock.monotonic_ms()
         wanted = self._decision.assignment(self._name, dead, fenced)
-        self._not_before_ms = self._clock.monotonic_ms() + REST * (self._clock.monotonic_ms() - begun_ms)
+        self._not_before_ms = self._clock.monotonic_ms() + PAUSE_FACTOR * (self._clock.monotonic_ms() - begun_ms)
         if wanted is None:
             return
         before = self._registry.assignment
         same = before is not None and wanted == msgspec.structs.replace(before, cause="")
         if fenced or not same or self._settled_deaths(fenced):
-            leaving = [who for who, known in self._registry.members.items() if known.member.leaves]
+            leaving = [identity for identity, known in self._registry.members.items() if known.member.leaves]
             cause = cause_of(before, wanted, dead, leaving)
             self._write(msgspec.structs.replace(wanted, cause=cause.value), fenced, guard)
 
@@ -167,7 +167,7 @@ class Leader:
         registry = self._registry
         if leader in registry.deaths:
             return registry.successor(leader) == self._name
-        return leader not in registry.members and any(registry.successor(who) == self._name for who in registry.deaths)
+        return leader not in registry.members and any(registry.successor(identity) == self._name for identity in registry.deaths)
 
     def _stand_down(self) -> None:
         self._written_after = self._seen = None
@@ -196,7 +196,7 @@ class Leader:
         members = self._liveness.members
         return members is not None and members <= {known.member.member_id for known in self._registry.members.values()}
 
-    # -- who is alive ------------------------------------------------------------------------------------------------------------
+    # -- live members ------------------------------------------------------------------------------------------------------------
 
     def _dead(self) -> list[str]:
         """Return the dead members: those missing from an answer of the group that was requested after their record was read, those whose
@@ -207,9 +207,9 @@ class Leader:
             worker = known.member.instance, known.member.worker
             newest[worker] = max(known.member.incarnation, newest.get(worker, 0))
         return [
-            who
-            for who, known in members.items()
-            if who in self._registry.deaths
+            identity
+            for identity, known in members.items()
+            if identity in self._registry.deaths
             or known.member.incarnation < newest[known.member.instance, known.member.worker]
             or self._liveness.lives(known) is False
         ]
@@ -219,7 +219,7 @@ class Leader:
         it leads."""
         if not self._membership.leads:
             return []
-        return [who for who in self._registry.deaths if who not in self._registry.members or who in fenced]
+        return [identity for identity in self._registry.deaths if identity not in self._registry.members or identity in fenced]
 
     def _fenced(self, key: str) -> bool:
         """Return True once the dead member's transactional id is fenced. The first call starts that."""
@@ -243,8 +243,8 @@ class Leader:
     def _write(self, assignment: Assignment, fenced: list[str], guard: GroupMetadata) -> None:
         """Write the assignment and the tombstones of the fenced members in one guarded transaction."""
         topic = coordination_topic(self._config.application_id)
-        gone = [self._registry.members[who].key for who in fenced]
-        gone += [self._registry.deaths[who].key for who in self._settled_deaths(fenced)]
+        gone = [self._registry.members[identity].key for identity in fenced]
+        gone += [self._registry.deaths[identity].key for identity in self._settled_deaths(fenced)]
         try:
             producer = self._ready_producer()
             if producer is None:
@@ -260,8 +260,8 @@ class Leader:
             self._drop_producer()
             return
         self._written_after = self._registry.epoch
-        for who in fenced:
-            del self._fencing[who]
+        for identity in fenced:
+            del self._fencing[identity]
 
     def _ready_producer(self) -> TransactionalProducer | None:
         """Return the producer, or None while it is being created. Raises an error of the creation once."""

@@ -40,26 +40,26 @@ def refuse_misfit(topology: Topology, config: StreamsConfig, topics: TopicAdmin,
     recorded = awaited_record(now, config, topics, partial(standing_record, config, topics))
     if recorded is None:
         return Acceptance(application, None, now)
-    former, last = recorded
+    previous, last = recorded
     refuse_left_behind(None if last is None else last.shape, now, config, topics)
     if last is not None and last.shape is not None:
         refuse_moved_keys(last, last.shape, topology, config, topics, directory)
-    if former is None or former == now:
-        return Acceptance(application, former, now)
-    wanted = {*(store.changelog for store in former.stores if store.changelog), *former.repartitions}
+    if previous is None or previous == now:
+        return Acceptance(application, previous, now)
+    wanted = {*(store.changelog for store in previous.stores if store.changelog), *previous.repartitions}
     found = topics.describe(wanted)
     offsets = _Offsets(config, topics, found)
     here = {store.name: store for store in now.stores}
-    kept = [store.name for store in former.stores if _is_left(store, here.get(store.name), found, offsets, directory)]
-    unread = {topic: left for topic in former.repartitions if topic in found and (left := offsets.unread(topic))}
-    problems = misfits(former, now, kept, unread)
+    kept = [store.name for store in previous.stores if _is_left(store, here.get(store.name), found, offsets, directory)]
+    unread = {topic: left for topic in previous.repartitions if topic in found and (left := offsets.unread(topic))}
+    problems = misfits(previous, now, kept, unread)
     if problems:
-        raise TopologyError(_refusal(problems, config, sorted({*found} & {*_own(former)})))
-    for text in accepted(former, now, kept):
+        raise TopologyError(_refusal(problems, config, sorted({*found} & {*_own(previous)})))
+    for text in accepted(previous, now, kept):
         logger.warning("%s", text)
-    for name in left_out(former, now, kept):
+    for name in left_out(previous, now, kept):
         logger.warning("store %s is not part of the topology any more; what it held is left: %s", name, changelog_topic(application, name))
-    return Acceptance(application, former, now, kept, unread)
+    return Acceptance(application, previous, now, kept, unread)
 
 
 def standing_record(config: StreamsConfig, topics: TopicAdmin) -> tuple[TopologyShape | None, TopologyText | None] | None:
@@ -67,8 +67,8 @@ def standing_record(config: StreamsConfig, topics: TopicAdmin) -> tuple[Topology
     topic = coordination_topic(config.application_id)
     if topic not in topics.describe([topic]):
         return None
-    former, last = recorded_shapes(config, topics.give_up)
-    return None if former is None and last is None else (former, last)
+    previous, last = recorded_shapes(config, topics.give_up)
+    return None if previous is None and last is None else (previous, last)
 
 
 def recorded_shapes(config: StreamsConfig, give_up: Callable[[], bool] = lambda: False) -> tuple[TopologyShape | None, TopologyText | None]:
@@ -93,14 +93,14 @@ def recorded_shapes(config: StreamsConfig, give_up: Callable[[], bool] = lambda:
 
 
 def refuse_moved_keys(
-    last: TopologyText, former: TopologyShape, topology: Topology, config: StreamsConfig, topics: TopicAdmin, directory: StateDirectory
+    last: TopologyText, previous: TopologyShape, topology: Topology, config: StreamsConfig, topics: TopicAdmin, directory: StateDirectory
 ) -> None:
     """Raise WrongPartitionsError if an input topic of a sub-topology with state has another number of partitions now: keys would be looked
     up in the wrong task. (The partitions of changelogs show that only for the widest input with a changelog.)"""
     read = {topic for part in topology.sub_topologies() for topic in part.source_topics}
     counts = topics.partition_counts(last.inputs.keys() & read)
     for topic, count in sorted(counts.items()):
-        left = _left_of(topic, former, config, topics, directory) if count != last.inputs[topic] else []
+        left = _left_of(topic, previous, config, topics, directory) if count != last.inputs[topic] else []
         if left:
             raise WrongPartitionsError(
                 f"input topic {topic} has {count} partitions, and had {last.inputs[topic]} when {config.application_id} ran last. "
@@ -109,10 +109,10 @@ def refuse_moved_keys(
             )
 
 
-def _left_of(topic: str, former: TopologyShape, config: StreamsConfig, topics: TopicAdmin, directory: StateDirectory) -> list[str]:
+def _left_of(topic: str, previous: TopologyShape, config: StreamsConfig, topics: TopicAdmin, directory: StateDirectory) -> list[str]:
     """Return the stores with state of the sub-topologies that read a topic."""
-    readers = {part for part, sources in former.sources.items() if topic in sources}
-    stores = [store for store in former.stores if store.sub_topology in readers]
+    readers = {part for part, sources in previous.sources.items() if topic in sources}
+    stores = [store for store in previous.stores if store.sub_topology in readers]
     found = topics.describe({topic, *(store.changelog for store in stores if store.changelog)})
     offsets = _Offsets(config, topics, found)
     processed = any(offsets.committed(topic).values())
@@ -124,7 +124,7 @@ def records(config: StreamsConfig, *kinds: str, give_up: Callable[[], bool] = la
     the wait for one), StreamsError."""
     partition, until = TopicPartition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
     prefixes = tuple(f"{kind}/".encode() for kind in kinds)
-    reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "former topology")
+    reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "previous topology")
     try:
         reader.assign(partition, None)
         while True:
@@ -176,10 +176,10 @@ def _is_left(
     return any((directory.path / str(task) / "rocksdb" / store.name).exists() for task in tasks)
 
 
-def _own(former: TopologyShape) -> Iterator[str]:
-    """Yield the former topology's internal topics."""
-    yield from (store.changelog for store in former.stores if store.changelog and not store.of_source)
-    yield from former.repartitions
+def _own(previous: TopologyShape) -> Iterator[str]:
+    """Yield the previous topology's internal topics."""
+    yield from (store.changelog for store in previous.stores if store.changelog and not store.of_source)
+    yield from previous.repartitions
 
 
 def _refusal(problems: list[str], config: StreamsConfig, internal: list[str]) -> str:

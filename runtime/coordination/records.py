@@ -1,22 +1,22 @@
 """The records on `<app>-coordination`: one partition, compacted, JSON values. Its order is the order of events; an assignment's offset
 is its epoch.
 
-    key                 value          written by
-    member/<who>        Member         the worker: on change, and as a heartbeat; tombstone: it left, or was fenced
-    death/<who>         Death          a member that knows of another's end; tombstone: that member was fenced
-    assignment          Assignment     the leader
-    command/<id>        Command        a client; tombstone: it has its result
-    result/<id>         CommandResult  the instance that carried it out
-    topology/<digest>   TopologyText   each member that runs it
-    shape/<n>/<who>[/k] StateShape     a member whose topology was accepted, before it opens a store; a seed, before its state is
-                                       written; the highest n holds, then the first
-    desired/<instance>  Desired        the control plane: what should run (rules.md, 26)
-    hold/<task>         Hold           the task's owner: it was paused by hand; tombstone: it was resumed
-    reset               Reset          `penstock reset`: the application begins without state; the last reset stays known
-    shutdown            Shutdown       an instance whose uncaught-exception handler answered SHUTDOWN_APPLICATION: all members that
-                                       were announced before it close
+    key                     value          written by
+    member/<identity>       Member         the worker: on change, and as a heartbeat; tombstone: it left, or was fenced
+    death/<identity>        Death          a member that knows of another's end; tombstone: that member was fenced
+    assignment              Assignment     the leader
+    command/<id>            Command        a client; tombstone: it has its result
+    result/<id>             CommandResult  the instance that carried it out
+    topology/<digest>       TopologyText   each member that runs it
+    shape/<n>/<identity>[/k]StateShape     a member whose topology was accepted, before it opens a store; a seed, before its state is
+                                           written; the highest n holds, then the first
+    desired/<instance>      Desired        the control plane: what should run (rules.md, 26)
+    hold/<task>             Hold           the task's owner: it was paused by hand; tombstone: it was resumed
+    reset                   Reset          `penstock reset`: the application begins without state; the last reset stays known
+    shutdown                Shutdown       an instance whose uncaught-exception handler answered SHUTDOWN_APPLICATION: all members that
+                                           were announced before it close
 
-`<who>` is an incarnation of a worker: `<instance>/<worker>/<incarnation>`. The first version wrote `<instance>/<incarnation>`; that is
+`<identity>` is an incarnation of a worker: `<instance>/<worker>/<incarnation>`. The first version wrote `<instance>/<incarnation>`; that is
 read as worker 1.
 
 Unknown fields and kinds of records are ignored, so members of different versions of Penstock read each other's records as long as the
@@ -46,13 +46,13 @@ PROTOCOL = "1.1"
 their topology, and the leader uses it for the assignment."""
 
 
-def who(instance: str, worker: int, incarnation: int) -> str:
-    """The identity of a worker's incarnation, as it stands in keys."""
+def identity(instance: str, worker: int, incarnation: int) -> str:
+    """Return the identity of a worker's incarnation, as it stands in keys."""
     return f"{instance}/{worker}/{incarnation}"
 
 
-def who_of(text: str) -> str:
-    """The identity that a key names, also in the form of the first version."""
+def identity_of(text: str) -> str:
+    """Return the identity that a key names, also in the form of the first version."""
     instance, _, rest = text.rpartition("/")
     worker = instance.rpartition("/")[2]
     return text if "/" in instance and worker.isdecimal() else f"{instance}/1/{rest}"
@@ -159,12 +159,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     global_stores: dict[str, GlobalStoreReport] = {}
 
     @property
-    def who(self) -> str:
-        return who(self.instance, self.worker, self.incarnation)
+    def identity(self) -> str:
+        return identity(self.instance, self.worker, self.incarnation)
 
     @property
     def key(self) -> bytes:
-        return f"{MEMBER}/{self.who}".encode()
+        return f"{MEMBER}/{self.identity}".encode()
 
     @property
     def active(self) -> set[str]:
@@ -185,8 +185,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     worker: int = 1
 
     @property
-    def who(self) -> str:
-        return who(self.instance, self.worker, self.incarnation)
+    def identity(self) -> str:
+        return identity(self.instance, self.worker, self.incarnation)
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,12 +200,12 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
     @property
-    def who(self) -> str:
-        return who(self.instance, self.worker, self.incarnation)
+    def identity(self) -> str:
+        return identity(self.instance, self.worker, self.incarnation)
 
     @property
     def key(self) -> bytes:
-        return f"{DEATH}/{self.who}".encode()
+        return f"{DEATH}/{self.identity}".encode()
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -418,7 +418,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
     if decoder is None:
         return None
     if value is None:
-        return Tombstone(kind, who_of(rest) if kind == MEMBER else rest)
+        return Tombstone(kind, identity_of(rest) if kind == MEMBER else rest)
     try:
         found: Record = decoder.decode(value)
     except msgspec.DecodeError as error:

@@ -41,7 +41,7 @@ class Released:
     """Release of a task: the owner's identity, and when it closed the task or, if it ended without that, wrote its last record, in ms by
     the brokers' clock."""
 
-    who: str
+    identity: str
     at_ms: int
 
 
@@ -105,7 +105,7 @@ class Registry:
                 self._member(member, entry, now_ms)
             case Death() as death:
                 at_ms = death.at_ms if entry.at_ms is None else entry.at_ms
-                self.deaths.setdefault(death.who, msgspec.structs.replace(death, at_ms=at_ms))
+                self.deaths.setdefault(death.identity, msgspec.structs.replace(death, at_ms=at_ms))
             case Assignment() as assignment:
                 self._assignment(assignment, entry.offset)
             case Command() as command:
@@ -160,11 +160,11 @@ class Registry:
             self.last_topology = None
 
     def _member(self, member: Member, entry: Entry, now_ms: int) -> None:
-        who = member.who
-        known = self.members.get(who)
+        identity = member.identity
+        known = self.members.get(identity)
         if known is None:
-            known = self.members[who] = Known(member, entry.key, entry.offset, now_ms)
-            self._give(who, known, revoking=True)
+            known = self.members[identity] = Known(member, entry.key, entry.offset, now_ms)
+            self._give(identity, known, revoking=True)
             if not member.returns:
                 self.stopped.discard(member.instance)
         elif known.member.member_id != member.member_id:
@@ -175,9 +175,9 @@ class Registry:
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
             known.held, known.kept = set(), set()
-            self._give(who, known, revoking=False)
+            self._give(identity, known, revoking=False)
         known.held |= member.active
-        self._note_release(before - known.held, Released(who, known.written_ms))
+        self._note_release(before - known.held, Released(identity, known.written_ms))
         known.kept |= member.tasks.keys() - member.active
 
     def _note_release(self, tasks: Iterable[str], released: Released) -> None:
@@ -185,53 +185,55 @@ class Registry:
 
     def _assignment(self, assignment: Assignment, offset: int) -> None:
         self.assignment, self.epoch = assignment, offset
-        for who, known in self.members.items():
-            self._give(who, known, revoking=True)
+        for identity, known in self.members.items():
+            self._give(identity, known, revoking=True)
 
-    def _grants(self, who: str) -> list[Grant]:
+    def _grants(self, identity: str) -> list[Grant]:
         if self.assignment is None:
             return []
-        return [grant for grant in self.assignment.grants if grant.who == who]
+        return [grant for grant in self.assignment.grants if grant.identity == identity]
 
-    def _give(self, who: str, known: Known, *, revoking: bool) -> None:
+    def _give(self, identity: str, known: Known, *, revoking: bool) -> None:
         """Add to the tasks that a member may have open: those granted to it, those it is heir to, and with `revoking` those it must
         release."""
-        for grant in self._grants(who):
+        for grant in self._grants(identity):
             known.held.update(grant.active)
             known.kept.update(grant.standby, grant.learner)
         if self.assignment is not None:
-            known.held.update(task for task, heir in self.assignment.heirs.items() if heir == who)
-            known.held.update(self.assignment.revoking.get(who, ()) if revoking else ())
+            known.held.update(task for task, heir in self.assignment.heirs.items() if heir == identity)
+            known.held.update(self.assignment.revoking.get(identity, ()) if revoking else ())
 
-    def granted(self, who: str, member_id: str) -> frozenset[str]:
+    def granted(self, identity: str, member_id: str) -> frozenset[str]:
         """Return the tasks that the last assignment grants to a worker under this member id, and the free ones to which it is heir."""
-        grants = [grant for grant in self._grants(who) if grant.member_id == member_id]
+        grants = [grant for grant in self._grants(identity) if grant.member_id == member_id]
         heirs = self.assignment.heirs if grants and self.assignment is not None else {}
-        inherited = (task for task, heir in heirs.items() if heir == who and self.is_free(task, who))
+        inherited = (task for task, heir in heirs.items() if heir == identity and self.is_free(task, identity))
         return frozenset(task for grant in grants for task in grant.active).union(inherited)
 
-    def followed(self, who: str, member_id: str) -> dict[str, TaskKind]:
+    def followed(self, identity: str, member_id: str) -> dict[str, TaskKind]:
         """Return the tasks of which the last assignment places a copy at a worker under this member id, with the kind of copy."""
         found: dict[str, TaskKind] = {}
-        for grant in self._grants(who):
+        for grant in self._grants(identity):
             if grant.member_id == member_id:
                 found.update(dict.fromkeys(grant.standby, TaskKind.STANDBY))
                 found.update(dict.fromkeys(grant.learner, TaskKind.LEARNER))
         return found
 
-    def is_free(self, task: str, who: str, gone: Collection[str] = ()) -> bool:
+    def is_free(self, task: str, identity: str, gone: Collection[str] = ()) -> bool:
         """Return True if no other member may be running the task, and no other worker of the same instance may have the task's folder open.
         Members in `gone` are ignored."""
-        instance = self.members[who].member.instance if who in self.members else ""
+        instance = self.members[identity].member.instance if identity in self.members else ""
         for other, known in self.members.items():
             sibling = known.member.instance == instance
-            if other != who and other not in gone and (task in known.held or (sibling and task in known.kept)):
+            if other != identity and other not in gone and (task in known.held or (sibling and task in known.kept)):
                 return False
         return True
 
     def is_granted(self, task: str) -> bool:
         """Return True if the assignment grants the task to a current member."""
-        return self.assignment is not None and any(task in grant.active and grant.who in self.members for grant in self.assignment.grants)
+        return self.assignment is not None and any(
+            task in grant.active and grant.identity in self.members for grant in self.assignment.grants
+        )
 
     def is_at(self, task: str, instance: str) -> bool:
         """Return True if a worker of the instance may have the task open, is its heir, or has it reserved."""
@@ -244,10 +246,10 @@ class Registry:
 
     def holders(self, task: str) -> set[str]:
         """Return the members that may be running a task."""
-        return {who for who, known in self.members.items() if task in known.held}
+        return {identity for identity, known in self.members.items() if task in known.held}
 
-    def successor(self, who: str) -> str:
+    def successor(self, identity: str) -> str:
         """Return the deputy of a member reported dead: the first reporter, or that one's deputy if it died too; a live member itself."""
-        while (death := self.deaths.get(who)) is not None:
-            who = death.by
-        return who
+        while (death := self.deaths.get(identity)) is not None:
+            identity = death.by
+        return identity

@@ -22,11 +22,11 @@ AGAIN_AFTER_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A topology that fits the state. `former`: the recorded shape with which it was compared, None if there was none; `now`: the
-    topology's own shape; `kept`, `unread`: the stores and the unprocessed repartition records that are left of the former one."""
+    """A topology that fits the state. `previous`: the recorded shape with which it was compared, None if there was none; `now`: the
+    topology's own shape; `kept`, `unread`: the stores and the unprocessed repartition records that are left of the previous one."""
 
     application_id: str
-    former: TopologyShape | None
+    previous: TopologyShape | None
     now: TopologyShape
     kept: Collection[str] = ()
     unread: Mapping[str, int] = field(default_factory=dict)
@@ -34,14 +34,14 @@ class Acceptance:
     @property
     def changelogs(self) -> set[str]:
         """Changelogs of the recorded state."""
-        stores = () if self.former is None else self.former.stores
+        stores = () if self.previous is None else self.previous.stores
         return {store.changelog for store in stores if store.changelog and not store.of_source}
 
     def shape(self, recorded: TopologyShape | None) -> TopologyShape:
         """Return the shape to record when `recorded` is the current one. Raises TopologyError if another topology was accepted meanwhile
         and this one does not fit what that may have written."""
-        if recorded is None or recorded == self.former:
-            return merged(self.former, self.now, self.kept, self.unread)
+        if recorded is None or recorded == self.previous:
+            return merged(self.previous, self.now, self.kept, self.unread)
         later = self.on(recorded)
         if found := misfits(recorded, self.now, later.kept, later.unread):
             changes = "".join(f"\n  {text}" for text in found)
@@ -54,7 +54,7 @@ class Acceptance:
     def on(self, recorded: TopologyShape) -> Acceptance:
         """Return the acceptance of the same topology on a recorded state of which everything may be left."""
         kept = [store.name for store in recorded.stores]
-        return replace(self, former=recorded, kept=kept, unread=dict.fromkeys(recorded.repartitions, 1))
+        return replace(self, previous=recorded, kept=kept, unread=dict.fromkeys(recorded.repartitions, 1))
 
 
 class StateRecord:
@@ -68,9 +68,9 @@ class StateRecord:
         self._written_ms = 0
         self._covered = False
 
-    def covers(self, who: str, now_ms: int) -> bool:
+    def covers(self, identity: str, now_ms: int) -> bool:
         """Return True once the valid record covers this worker's topology, so that it may open stores; write the record if it does not.
-        Never waits. `who`: the worker's identity; `now_ms`: monotonic time. Raises TopologyError."""
+        Never waits. `identity`: the worker's identity; `now_ms`: monotonic time. Raises TopologyError."""
         if self._covered:
             return True
         holds = self._registry.state
@@ -80,11 +80,11 @@ class StateRecord:
         wanted = self._acceptance.shape(recorded)
         if wanted == recorded:
             self._covered = True
-            self._remove_former(holds)
+            self._remove_previous(holds)
             return True
         version, written = 1 if holds is None else holds.version + 1, self._written
         attempt = written.attempt + 1 if written is not None and written.version == version else 0
-        self._written = StateShape(version=version, shape=wanted, by=who, attempt=attempt)
+        self._written = StateShape(version=version, shape=wanted, by=identity, attempt=attempt)
         self._written_ms = now_ms
         self._log.append(self._written.key, encode(self._written))
         return False
@@ -94,7 +94,7 @@ class StateRecord:
         unread = written is not None and (holds is None or holds.version < written.version)
         return unread and now_ms - self._written_ms < AGAIN_AFTER_MS
 
-    def _remove_former(self, holds: StateShape | None) -> None:
+    def _remove_previous(self, holds: StateShape | None) -> None:
         """Delete the older records that this worker's record has replaced."""
         written = self._written
         if holds is not None and written is not None and (holds.version, holds.by) == (written.version, written.by):

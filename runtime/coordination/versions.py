@@ -54,13 +54,13 @@ class Versions:
         # A task that a member still has open was not begun by its heir.
         reported = (known.member for known in registry.members.values() if known.member.topology in self._known)
         self._ran |= {task: member.topology for member in reported for task in member.active}
-        self._alike = len(self._digests.union(self._ran.values())) <= 1
+        self._same_version = len(self._digests.union(self._ran.values())) <= 1
         self._stores = {digest: {} if text.shape is None else stores_of(text.shape) for digest, text in self._known.items()}
 
     @property
     def tasks(self) -> frozenset[TaskId]:
         """Tasks of all versions that live members run, and of the leader's own."""
-        return self._layout.tasks.union(*(tasks_of(text.parts) for text in self._living()))
+        return self._layout.tasks.union(*(tasks_of(text.parts) for text in self._live_versions()))
 
     @property
     def stateful(self) -> frozenset[TaskId]:
@@ -71,41 +71,41 @@ class Versions:
     @property
     def readers(self) -> frozenset[TaskId]:
         """Tasks that may read global stores."""
-        reading = {number for text in self._living() for number, part in text.parts.items() if part.reads_global}
+        reading = {number for text in self._live_versions() for number, part in text.parts.items() if part.reads_global}
         return frozenset(task for task in self.tasks if task.subtopology in reading)
 
     def _is_stateful(self, task: TaskId, own: Collection[int]) -> bool:
         text = self._known.get(self._ran.get(str(task), ""))
-        parts = [text] if text is not None and task.subtopology in text.parts else list(self._living())
+        parts = [text] if text is not None and task.subtopology in text.parts else list(self._live_versions())
         found = [part.parts[task.subtopology].stateful for part in parts if task.subtopology in part.parts]
         return any(found) if found else task.subtopology in own
 
-    def _living(self) -> Iterable[TopologyText]:
+    def _live_versions(self) -> Iterable[TopologyText]:
         return (self._known[digest] for digest in sorted(self._digests) if digest in self._known)
 
     def barred(self, member: Member, tasks: Collection[TaskId]) -> frozenset[TaskId]:
         """Return the tasks that the member cannot run."""
         text = self._known.get(member.topology)
-        if text is None or self._alike:
+        if text is None or self._same_version:
             return frozenset()
         return frozenset(task for task in tasks if task.subtopology not in text.parts or self._would_leave_behind(task, member.topology))
 
     def _would_leave_behind(self, task: TaskId, digest: str) -> bool:
-        former = self._ran.get(str(task), digest)
-        if former == digest or not self._missing(task, former, digest):
+        previous = self._ran.get(str(task), digest)
+        if previous == digest or not self._missing(task, previous, digest):
             return False
-        given_up = digest == self._current and all(self._missing(task, former, other) for other in self._digests)
+        given_up = digest == self._current and all(self._missing(task, previous, other) for other in self._digests)
         return not given_up
 
-    def _missing(self, task: TaskId, former: str, digest: str) -> frozenset[str]:
-        had, has = (self._stores.get(each, {}).get(task.subtopology, frozenset()) for each in (former, digest))
+    def _missing(self, task: TaskId, previous: str, digest: str) -> frozenset[str]:
+        had, has = (self._stores.get(each, {}).get(task.subtopology, frozenset()) for each in (previous, digest))
         return had - has
 
     def ran(self, grants: Iterable[Grant], heirs: Mapping[str, str]) -> dict[str, list[str]]:
         """Return `Assignment.ran` for these grants, and for heirs, which begin as soon as the task is free."""
-        topologies = {member.who: member.topology for member in self._members}
-        ran = self._ran | {task: topologies[grant.who] for grant in grants for task in grant.active}
-        ran |= {task: topologies[who] for task, who in heirs.items()}
+        topologies = {member.identity: member.topology for member in self._members}
+        ran = self._ran | {task: topologies[grant.identity] for grant in grants for task in grant.active}
+        ran |= {task: topologies[identity] for task, identity in heirs.items()}
         found: dict[str, list[str]] = {}
         for task, digest in sorted(ran.items()):
             if digest in self._known:
@@ -115,7 +115,7 @@ class Versions:
     def warn_of(self, waiting: Collection[TaskId]) -> None:
         """Log the tasks that no member can run, and why."""
         for task in sorted(waiting):
-            former = self._ran.get(str(task), "")
-            stores = sorted({name for digest in self._digests for name in self._missing(task, former, digest)})
+            previous = self._ran.get(str(task), "")
+            stores = sorted({name for digest in self._digests for name in self._missing(task, previous, digest)})
             had = f"it ran with store {', '.join(stores)}, which no live instance has" if stores else "no live instance has it"
             logger.warning("task %s waits for an instance of another version: %s", task, had)

@@ -55,7 +55,7 @@ def aggregate_operator(
     on_close: bool = False,
     part: int = 0,
 ) -> OperatorSupplier:
-    """The operator of an aggregate by key, window or session. `part` is the number of the stream in a cogroup."""
+    """Return the operator of an aggregate by key, window or session. `part` is the number of the stream in a cogroup."""
     match windows:
         case None:
             return StreamAggregate(store, initializer, aggregator)
@@ -88,7 +88,8 @@ class Groups(Generic[K, V]):
         self._source: str | None = None
 
     def _parent(self, store: str) -> tuple[str, frozenset[str]]:
-        """The node above an aggregate with this store, and its sources. All aggregates share a repartition topic that the user named."""
+        """Return the node above an aggregate with this store, and its sources. All aggregates share a repartition topic that the user
+        named."""
         if not self._repartition:
             return self._node, self._sources
         shared = None if self._how.name is None else self._source
@@ -131,5 +132,5 @@ class Groups(Generic[K, V]):
 def aggregate_table(
     graph: Graph, node: str, key: Serde | None, value: Serde | None, sources: frozenset[str], store: str, how: Materialized
 ) -> TableNode:
-    """The table that an aggregate's node is."""
+    """Return the table of an aggregate's node."""
     return TableNode(graph, node, key, value, sources, store, how.name is not None, versioned=how.versioned, history=how.history_ms)

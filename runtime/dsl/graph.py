@@ -266,7 +266,7 @@ class TableNode(Generic[K_co, V_co]):
         return self._parent.history_ms
 
     def _sends_old_values(self) -> bool:
-        """Whether its changes can carry old values, given what is defined so far."""
+        """Return True if its changes can carry old values, given the nodes that are defined so far."""
         if self._store is not None or self._other is not None:
             return True
         if self._parent is not None:

@@ -98,7 +98,8 @@ class Cogroup(Generic[K, VR]):
         return KTable._of(aggregate_table(graph, table, table_key(key, windows), how.value, sources, store, how))
 
     def _parent(self, number: int, groups: Groups, store: str) -> tuple[str, frozenset[str]]:
-        """The node above one stream's aggregate, and its sources. All aggregates of this cogroup share the stream's repartition topic."""
+        """Return the node above one stream's aggregate, and its sources. All aggregates of this cogroup share the stream's repartition
+        topic."""
         if not groups._repartition:
             return groups._node, groups._sources
         shared = self._repartition_sources.get(number)

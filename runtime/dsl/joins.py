@@ -208,8 +208,8 @@ def _store_name(supplier: WindowSupplier | None, generated: str) -> str:
 def _window_store(
     name: str, supplier: WindowSupplier | None, how: StreamJoined, windows: JoinWindows, key: Serde | None, value: Serde | None
 ) -> StoreFactory:
-    """The store of one stream's records. Its changelog is not compacted, because no record replaces another. Raises TopologyError for a
-    supplier that does not fit the windows."""
+    """Return the store of one stream's records. Its changelog is not compacted, because no record replaces another. Raises TopologyError
+    for a supplier that does not fit the windows."""
     size, retention = windows.size_ms, windows.size_ms + windows.grace_period_ms
     if supplier is not None:
         if supplier.with_headers:
@@ -232,7 +232,7 @@ def _window_store(
 
 
 def _waiting_store(name: str, how: StreamJoined, key: Serde | None, left: Serde | None, right: Serde | None) -> StoreFactory:
-    """The store of records without a partner; in memory if the left stream's store is."""
+    """Return the store of records without a partner; in memory if the left stream's store is."""
     persistent = how.this_store is None or how.this_store.persistent
     supplier = Stores.persistent_key_value_store(name) if persistent else Stores.in_memory_key_value_store(name)
 

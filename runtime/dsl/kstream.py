@@ -81,15 +81,15 @@ class KStream(StreamNode[K_co, V_co]):
         return KStream(*(getattr(stream, each.name) for each in fields(stream)))
 
     def _same(self, node: str) -> KStream[K_co, V_co]:
-        """The stream of a node that changes neither keys nor values."""
+        """Return the stream of a node that changes neither keys nor values."""
         return KStream(self._graph, node, self._key, self._value, self._sources, self._repartition)
 
     def _new_values(self, node: str) -> KStream[K_co, VR]:
-        """The stream of a node that changes values."""
+        """Return the stream of a node that changes values."""
         return KStream(self._graph, node, self._key, None, self._sources, self._repartition)
 
     def _new_pairs(self, node: str) -> KStream[KR, VR]:
-        """The stream of a node that changes keys and values."""
+        """Return the stream of a node that changes keys and values."""
         return KStream(self._graph, node, None, None, self._sources, True)
 
     # -- without state -----------------------------------------------------------------------------------------------------------

@@ -165,9 +165,9 @@ class KTable(TableNode[K_co, V_co]):
             graph.topology.add_store_factory(store, key_value_store(store, how, key, how.value))
         name = graph.name("KTABLE-TRANSFORMVALUES-", named)
         check_supplier(name, transformer_supplier, "transform")
-        brought = [builder.name for builder in graph.topology.add_stores_of(transformer_supplier)]
+        supplied = [builder.name for builder in graph.topology.add_stores_of(transformer_supplier)]
         supplier = TableTransformValues(transformer_supplier, store, self.versioned)
-        stores = (*(() if store is None else (store,)), *brought, *connected)
+        stores = (*(() if store is None else (store,)), *supplied, *connected)
         graph.operator(name, supplier, (self.node,), stores)
         versioned = self.versioned if materialized is None else how.versioned
         table = KTable(graph, name, key, how.value, self.sources, store, store is not None, self)

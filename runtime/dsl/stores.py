@@ -26,7 +26,7 @@ S = TypeVar("S", bound=EngineStore)
 def table_store(
     name: str, materialized: Materialized, key: Serde | None, value: Serde | None, windows: AnyWindows | None = None
 ) -> StoreFactory:
-    """The timestamped store of a table, by key, by window or by session. `key` is the serde of the key without its window."""
+    """Return the timestamped store of a table, by key, by window or by session. `key` is the serde of the key without its window."""
     if windows is not None and materialized.ttl is not None:
         raise TopologyError(f"store {name}: a table of windows has a retention instead of a ttl")
     match windows:
@@ -38,8 +38,8 @@ def table_store(
 
 
 def key_value_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None) -> StoreFactory:
-    """The timestamped or versioned store of a table without windows. Serdes missing in `materialized` are `key` and `value`, else the
-    configured default serdes."""
+    """Return the timestamped or versioned store of a table without windows. Serdes missing in `materialized` are `key` and `value`, else
+    the configured default serdes."""
     supplier = materialized.store
     if isinstance(supplier, WindowSupplier | SessionSupplier):
         raise TopologyError(f"store {name}: a table without windows needs a key-value store, not a {type(supplier).__name__}")
@@ -67,7 +67,7 @@ def key_value_store(name: str, materialized: Materialized, key: Serde | None, va
 def _window_store(
     name: str, materialized: Materialized, key: Serde | None, value: Serde | None, windows: Windows | SlidingWindows
 ) -> StoreFactory:
-    """The timestamped store of a windowed table. It keeps a window for at least as long as the window can change."""
+    """Return the timestamped store of a windowed table. It keeps a window for at least as long as the window can change."""
     size = _window_size_ms(windows)
     least, why = size + windows.grace_period_ms, "window size plus grace"
     if isinstance(windows, SlidingWindows):  # a record reads the windows before its own
@@ -93,7 +93,7 @@ def _window_store(
 
 
 def _session_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None, windows: SessionWindows) -> StoreFactory:
-    """The store of a table of sessions. It keeps a session for at least as long as the session can change."""
+    """Return the store of a table of sessions. It keeps a session for at least as long as the session can change."""
     least, why = windows.inactivity_gap + windows.grace_period_ms, "inactivity gap plus grace"
     supplier = materialized.store
     if supplier is None or isinstance(supplier, str):
@@ -112,7 +112,7 @@ def _session_store(name: str, materialized: Materialized, key: Serde | None, val
 
 
 def buffer_store(name: str, logging: Mapping[str, str] | None, key: Serde | None, value: Serde | None) -> StoreFactory:
-    """The buffer of a suppressed table. `logging`: settings of its changelog topic; None for no changelog."""
+    """Return the buffer of a suppressed table. `logging`: settings of its changelog topic; None for no changelog."""
 
     def build(default_key: Serde | None, default_value: Serde | None) -> Builder[ChangeBuffer]:
         settings = StoreSettings(
@@ -130,7 +130,8 @@ def buffer_store(name: str, logging: Mapping[str, str] | None, key: Serde | None
 
 
 def table_key(key: Serde | None, windows: AnyWindows | None) -> Serde | None:
-    """The serde of a table's keys: that of `Windowed` keys if the table has windows. `key` is the serde of the key without its window."""
+    """Return the serde of a table's keys: that of `Windowed` keys if the table has windows. `key` is the serde of the key without its
+    window."""
     match windows:
         case None:
             return key

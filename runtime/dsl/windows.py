@@ -182,11 +182,11 @@ class JoinWindows:
         return cls.of_time_difference_and_grace(time_difference, 0)
 
     def before(self, time_difference: Duration) -> JoinWindows:
-        """The right record may be at most `time_difference` older than the left one; negative: it must be that much newer."""
+        """Let the right record be at most `time_difference` older than the left one; negative: it must be that much newer."""
         return replace(self, before_ms=_signed_ms(time_difference))
 
     def after(self, time_difference: Duration) -> JoinWindows:
-        """The right record may be at most `time_difference` newer than the left one; negative: it must be that much older."""
+        """Let the right record be at most `time_difference` newer than the left one; negative: it must be that much older."""
         return replace(self, after_ms=_signed_ms(time_difference))
 
     @property

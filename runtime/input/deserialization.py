@@ -6,7 +6,7 @@ next (rules.md, 16).
 
 Solution: `Decoder.decode` turns a run of raw messages into columns with list comprehensions over functions bound once. If one raises, the
 run is decoded again record by record up to the failure; the good part becomes a batch, and the failure is kept, with everything after it
-still raw. `input/queues.py`, which keeps the order, asks the handler with `judge` when the failure's turn comes.
+still raw. `input/queues.py`, which keeps the order, asks the handler with `ask_handler` when the failure's turn comes.
 
 Rejected: an error object in place of the record (each consumer of the batch would have to look at each record), and a try block
 around each record (35 ns each, for something that happens once a day).
@@ -149,7 +149,7 @@ class Decoder:
             try:
                 key, value, timestamp = self._decode_one(message, partition_time)
             except SchemaRegistryUnavailableError:
-                raise  # no fault of the record's
+                raise  # the record is not the cause
             except BaseException as cause:  # noqa: BLE001 (user code may raise anything; the handler decides)
                 failure = Failure(message, self._error(message, cause))
                 break
@@ -257,7 +257,7 @@ def punctuation_context(task: TaskId, timestamp: int, node: str | None, label: s
     return context, ConsumerRecord("", -1, -1, timestamp, None, None, None)
 
 
-def judge(handler: DeserializationExceptionHandler, failure: Failure, task: TaskId) -> DeserializationHandlerResponse:
+def ask_handler(handler: DeserializationExceptionHandler, failure: Failure, task: TaskId) -> DeserializationHandlerResponse:
     """Ask the handler. Raises StreamsError if it raises, or returns anything but a response."""
     cause = failure.error.__cause__
     exception = cause if isinstance(cause, Exception) else failure.error

@@ -48,7 +48,7 @@ def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int:
                 logger.info("%s", seed(settings, where, reset=reset))
                 break
             except BrokerUnavailableError as error:
-                logger.warning("%s; the seed waits for a broker, and goes on from where it is", error)
+                logger.warning("%s; the seed waits for a broker, and continues from where it is", error)
     except StreamsError as error:
         return log_refusal(error)
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ from penstock.runtime.seeds.install import Installed, install_seed
 from penstock.runtime.seeds.progress import Progress
 from penstock.runtime.topology.factory import build_topology
 
-INTERRUPTED = "interrupted: the seed is not installed to its end; start again, and it goes on from there"
+INTERRUPTED = "interrupted: the seed is not installed to its end; start again, and it continues from there"
 
 
 def add_seed_options(parser: argparse.ArgumentParser, *, required: bool) -> None:

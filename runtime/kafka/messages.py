@@ -1,7 +1,7 @@
 """The data type of the Kafka client that the engine uses directly.
 
 Records come from the client in batches of thousands. Copying each into another type, or wrapping it, would cost more than the
-rest of the work on a record, so the type itself is used outside this room: `map(Message.key, batch)` runs in C.
+rest of the work on a record, so the type itself is used outside this package: `map(Message.key, batch)` runs in C.
 """
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message

@@ -63,8 +63,7 @@ def avro(
     `schema` is the writer's schema, and the reader's schema to which records of other versions are resolved. Without one, records are read
     with their writers' schemas, and writing needs `{"auto.register.schemas": False, "use.latest.version": True}`. Values are dicts, lists,
     str, int, float, bytes; with `kind`, objects of that type (a dataclass, `msgspec.Struct` or TypedDict). `is_key`: the schema's subject
-    is
-    `<topic>-key`, not `<topic>-value`. The two configurations are those of Confluent's `AvroSerializer` and `AvroDeserializer`.
+    is `<topic>-key`, not `<topic>-value`. The two configurations are those of Confluent's `AvroSerializer` and `AvroDeserializer`.
     """
 
     def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
@@ -86,7 +85,7 @@ def _schema_of(kind: type) -> dict[str, object]:
         return msgspec.json.schema(kind)
     except KeyError as error:
         raise TypeError(
-            f"no JSON Schema can be made of {kind}: two classes in it have one name ({error}). Rename one, or give the schema"
+            f"no JSON Schema can be derived from {kind}: two of its classes have the same name ({error}). Rename one, or give the schema"
         ) from error
 
 
@@ -254,7 +253,7 @@ class _RegistrySerde(Serde[Any]):
                 return []
             if isinstance(error, SchemaRegistryError) or _is_away(error):
                 raise SchemaRegistryUnavailableError(
-                    f"the Schema Registry does not say which schemas subject {subject} has: {type(error).__name__}: {error}"
+                    f"the Schema Registry does not list the schemas of subject {subject}: {type(error).__name__}: {error}"
                 ) from error
             raise
 
@@ -285,7 +284,7 @@ class _RegistrySerde(Serde[Any]):
             except Exception as error:
                 if _is_away(error):
                     raise SchemaRegistryUnavailableError(
-                        f"the Schema Registry is asked about topic {topic} and does not answer: {type(error).__name__}: {error}"
+                        f"the Schema Registry does not answer a request about topic {topic}: {type(error).__name__}: {error}"
                     ) from error
                 if isinstance(data, bytes):  # it was read
                     self._note_place(error, data, context)
@@ -328,9 +327,11 @@ class _RegistrySerde(Serde[Any]):
         by_id = framing.id is not None
         schema = client.get_schema(cast(int, framing.id), subject, form) if by_id else client.get_schema_by_guid(str(framing.guid), form)
         rules = schema.rule_set
-        if rules is not None and rules.encoding_rules:  # they may have decoded the data before they were read
+        if rules is not None and rules.encoding_rules:  # the data may have been decoded by them before it was read
             return None, None
-        if any(name.startswith("use.latest.") for name in self._reading):  # another version is read to, by rules that may migrate to it
+        if any(
+            name.startswith("use.latest.") for name in self._reading
+        ):  # the data is converted to another version, perhaps by migration rules
             return None, None
         if self.name == "protobuf":
             return place_in_protobuf(data, 0, self._descriptor) or (None, None)

@@ -1,1 +1,1 @@
-"""Vocabulary of the engine: records, ids, states, events, errors, handlers, time, metrics. Imports no other room."""
+"""Shared types of the engine: records, ids, states, events, errors, handlers, clocks, metrics. Imports no other package of it."""

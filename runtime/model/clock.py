@@ -19,11 +19,11 @@ class Clock(Protocol):
     """Wall-clock time for records and people, monotonic time for intervals and time-outs."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since an arbitrary start; never goes back."""
+        """Return the milliseconds since an arbitrary start; never goes back."""
         ...
 
 

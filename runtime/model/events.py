@@ -103,7 +103,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return (self.task or self.instance).encode()
 
     def to_json(self) -> bytes:
-        """The record's value on the topic."""
+        """Return the record's value on the topic."""
         return _ENCODER.encode(self)
 
     @classmethod

@@ -47,7 +47,7 @@ class FailOnInvalidTimestamp:
         if record.timestamp < 0:
             raise StreamsError(
                 f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp}: "
-                "written by a producer of before Kafka 0.10? Use another default.timestamp.extractor to go on"
+                "written by a producer of before Kafka 0.10? Use another default.timestamp.extractor to continue"
             )
         return record.timestamp
 

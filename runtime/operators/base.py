@@ -33,11 +33,11 @@ class OperatorSupplier(ABC):
         return self
 
     def wants_old(self, wanted_below: bool) -> bool:
-        """Whether the parent's changes should carry old values; `wanted_below`: whether a child of this node wants this node's."""
+        """Return True if the parent's changes should carry old values; `wanted_below`: whether a child of this node wants this node's."""
         return False
 
     def can_send_old(self, parent_can: bool) -> bool:
-        """Whether this node's own changes can carry old values; `parent_can`: whether its parent's can."""
+        """Return True if this node's own changes can carry old values; `parent_can`: whether its parent's can."""
         return False
 
     def keeps_key(self) -> bool:

@@ -154,7 +154,7 @@ class TaskContext:
         self.partition = -1
         self.offset = -1
         self.batch: object = None
-        """The batch of the record that is being processed, for those who know its type."""
+        """The batch of the record that is being processed, for code that knows its type."""
         self.punctuating = False
         """True while a punctuator runs."""
         self.holds = False
@@ -173,7 +173,7 @@ class TaskContext:
         self.wall_punctuations = PunctuationQueue()
 
     def share(self, name: str, make: Callable[[], T]) -> T:
-        """Return the object that nodes share under this name; the first call makes it."""
+        """Return the object that nodes share under this name; the first call creates it."""
         if name not in self.shared:
             self.shared[name] = make()
         return cast(T, self.shared[name])

@@ -1,8 +1,8 @@
 """`map_async`: calls an async function for each record, several at once, and forwards the results in the order of the records.
 
 All calls of a process run on one event loop in a thread of its own, so that a client made at module level (a connection pool) serves all
-tasks. The worker's thread waits for the call at the head of the queue; the calls behind it go on meanwhile. Calls are passed to the loop in
-groups, because waking its thread costs more than starting a call.
+tasks. The worker's thread waits for the call at the head of the queue; the calls behind it continue meanwhile. Calls are passed to the loop
+in groups, because waking its thread costs more than starting a call.
 
 Time is real time, in the test driver too, because the calls are real.
 
@@ -57,14 +57,14 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     """Run the event loop until the process ends. A `sys.exit()` in a task that a call has created stops asyncio's loop, and so does
-    `loop.stop()`; the calls of other records must go on."""
+    `loop.stop()`; the calls of other records must continue."""
     while True:
         try:
             loop.run_forever()
         except BaseException as error:
-            logger.error("map_async: a task that a call has created raised %s; the event loop goes on", described(error), exc_info=error)
+            logger.error("map_async: a task that a call has created raised %s; the event loop continues", described(error), exc_info=error)
         else:
-            logger.error("map_async: a call has stopped the event loop that all calls of the process share; it goes on")
+            logger.error("map_async: a call has stopped the event loop that all calls of the process share; it continues")
 
 
 class _BlockingCalls(ThreadPoolExecutor):

@@ -66,7 +66,7 @@ def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_valu
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
         except SchemaRegistryUnavailableError:
-            raise  # no fault of the record's
+            raise  # the record is not the cause
         except BaseException as error:  # noqa: BLE001 (a serde may raise anything; the production handler decides)
             refuse(topic, key, value, timestamp, error)
             return
@@ -85,7 +85,7 @@ def _windowed_sink(
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
         except SchemaRegistryUnavailableError:
-            raise  # no fault of the record's
+            raise  # the record is not the cause
         except BaseException as error:  # noqa: BLE001 (as above)
             refuse(topic, key, value, timestamp, error)
             return
@@ -121,7 +121,7 @@ def _unwritable(
     return unwritable
 
 
-_NOWHERE = ("", -1, -1)
+_NO_INPUT = ("", -1, -1)
 
 
 def _always(topic: str) -> Extractor:
@@ -144,10 +144,10 @@ def _general_sink(
     bound: dict[str, Writers] = {}
 
     def send_record(key: object, value: object, timestamp: int) -> None:
-        at = (task.topic, task.partition, task.offset) if task.offset >= 0 else _NOWHERE
+        at = (task.topic, task.partition, task.offset) if task.offset >= 0 else _NO_INPUT
         topic = extract(key, value, RecordContext(*at, timestamp, task.headers or []))
         if not isinstance(topic, str):
-            raise StreamsError(f"the function that chooses the topic returned {topic!r}, which is no topic's name")
+            raise StreamsError(f"the function that chooses the topic returned {topic!r}, which is not the name of a topic")
         known = bound.get(topic)
         write_key, write_value = known or writers(topic)
         try:

@@ -35,21 +35,21 @@ _TABLE = ".sst"
 _TIMED = ("window", "session", "versioned")
 
 
-def bring_store(where: Place, task: TaskManifest, store: StoreManifest, target: Path) -> None:
+def fetch_store(where: Place, task: TaskManifest, store: StoreManifest, target: Path) -> None:
     """Fetch a store's files into the new folder `target` and verify them with the manifest. Raises StateDirectoryError if one is missing or
     damaged, or on disk errors."""
     local = where.local
-    aside = target.with_name(f".{target.name}.brought")
+    temporary = target.with_name(f".{target.name}.fetching")
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True, mode=FOLDER_MODE)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True, mode=FOLDER_MODE)
         if local is None:
-            copy_store(where, task, store, aside)
+            copy_store(where, task, store, temporary)
         else:
             check(where, files_of(task, store))
-            _take_local(local / store.directory, aside / store.directory)
-        (aside / store.directory).rename(target)
-        shutil.rmtree(aside)
+            _take_local(local / store.directory, temporary / store.directory)
+        (temporary / store.directory).rename(target)
+        shutil.rmtree(temporary)
     except OSError as error:
         raise unusable(f"the folder {target}", error) from error
 
@@ -88,12 +88,12 @@ class Staging:
         except OSError as error:
             raise unusable(f"the folder {self._root}", error) from error
 
-    def bring(self, task: SeededTask) -> None:
+    def fetch(self, task: SeededTask) -> None:
         """Fetch the files of a task's stores. Raises StateDirectoryError."""
         if task.manifest is not None and task.place is not None:
             (self._root / str(task.task) / "rocksdb").mkdir(parents=True, mode=FOLDER_MODE)
             for store in task.stores:
-                bring_store(task.place, task.manifest, store.manifest, self.path(task, store))
+                fetch_store(task.place, task.manifest, store.manifest, self.path(task, store))
 
     def path(self, task: SeededTask, store: SeededStore) -> Path:
         """Return the folder of a fetched store."""

@@ -24,7 +24,7 @@ from penstock.runtime.changelog.store_metadata import stored_topic_id
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StateDirectoryError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
-from penstock.runtime.seeds.files import bring_store
+from penstock.runtime.seeds.files import fetch_store
 from penstock.runtime.seeds.find import find_seed
 from penstock.runtime.seeds.plan import store_misfits
 from penstock.runtime.snapshots.catalogue import Snapshot
@@ -47,10 +47,10 @@ Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, NextOffset
 
 @dataclass(slots=True)
 class _Try:
-    """Attempt for one task. `brought`: folders of the stores whose files are fetched. Written by the thread until `over`."""
+    """Attempt for one task. `fetched`: folders of the stores whose files are fetched. Written by the thread until `over`."""
 
     plan: TaskPlan
-    brought: dict[str, Path] = field(default_factory=dict)
+    fetched: dict[str, Path] = field(default_factory=dict)
     over: Event = field(default_factory=Event)
 
 
@@ -82,8 +82,8 @@ class FirstState:
             return True
         if not attempt.over.is_set():
             return False
-        if attempt.brought:
-            self._put_in_place(plan, attempt.brought)
+        if attempt.fetched:
+            self._put_in_place(plan, attempt.fetched)
             self._begun_so.add(plan.task_id)
         self._tries[plan.task_id] = None
         return True
@@ -108,9 +108,9 @@ class FirstState:
             self._thread.start()
         self._wanted.put(attempt)
 
-    def _put_in_place(self, plan: TaskPlan, brought: Mapping[str, Path]) -> None:
+    def _put_in_place(self, plan: TaskPlan, fetched: Mapping[str, Path]) -> None:
         plan.lock.acquire()
-        for name, path in brought.items():
+        for name, path in fetched.items():
             target = plan.directory / "rocksdb" / name
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,12 +124,12 @@ class FirstState:
     def _run(self) -> None:
         while (attempt := self._wanted.get()) is not None:
             try:
-                self._bring(attempt)
+                self._fetch_all(attempt)
             except BaseException as error:  # noqa: BLE001 (on any error the changelog has everything)
                 logger.warning("task %s is not restored from a snapshot: %s", attempt.plan.task_id, error)
             attempt.over.set()
 
-    def _bring(self, attempt: _Try) -> None:
+    def _fetch_all(self, attempt: _Try) -> None:
         plan = attempt.plan
         stores = {store.name: store for store in map(build_store, plan.subtopology.stores)}
         logs = {
@@ -150,7 +150,7 @@ class FirstState:
         for name, log in lacking.items():
             try:
                 found = self._fit(stores[name], snapshot.manifest.formats.get(name), part, facts[log], begins[log])
-                attempt.brought[name] = self._fetch(plan, snapshot, part, found, facts[log])
+                attempt.fetched[name] = self._fetch(plan, snapshot, part, found, facts[log])
             except StreamsError as error:
                 _warn(plan.task_id, name, str(error))
 
@@ -180,7 +180,7 @@ class FirstState:
         target = plan.directory.with_name(f"{_ASIDE}-{plan.task_id}-{store.name}")
         shutil.rmtree(target, ignore_errors=not target.exists())
         try:
-            bring_store(snapshot.task_place(part.task), part, store, target)
+            fetch_store(snapshot.task_place(part.task), part, store, target)
             beside = inspect_store(target)
             known = stored_topic_id(beside.metas.get)
             reason = f"it has no id of topic {log.partition.topic}" if known is None else recreation_reason(log, known)

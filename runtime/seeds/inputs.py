@@ -120,15 +120,15 @@ class _Crossing:
     def __init__(self, topology: Topology, topics: TopicAdmin, application_id: str, seed: Snapshot, tasks: Sequence[SeededTask]) -> None:
         self._topics = topics
         self._application_id = application_id
-        self._former = seed.manifest.application
+        self._seed_application = seed.manifest.application
         self._writers = {topic.name: topic.writers for topic in topology.internal_topics() if topic.kind == "repartition"}
         self._tasks = tasks
         self._offsets = {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in seed.manifest.inputs}
-        self._committed = topics.committed_offsets(self._former)
+        self._committed = topics.committed_offsets(self._seed_application)
 
-    def _of_former(self, partition: TopicPartition) -> TopicPartition:
+    def _in_seed_application(self, partition: TopicPartition) -> TopicPartition:
         """Return the same repartition partition of the snapshot's application."""
-        return TopicPartition(self._former + partition.topic.removeprefix(self._application_id), partition.partition)
+        return TopicPartition(self._seed_application + partition.topic.removeprefix(self._application_id), partition.partition)
 
     def start(self, partition: TopicPartition, end: NextOffset) -> NextOffset:
         """Return the reader's own offset if this is its topic and still holds it, else the topic's end."""
@@ -137,21 +137,21 @@ class _Crossing:
 
     def reasons(self, partition: TopicPartition) -> list[str]:
         """Return the reasons why records would be skipped or repeated; empty if none would."""
-        former = self._of_former(partition)
-        offset = self._offsets.get(former)
+        in_seed = self._in_seed_application(partition)
+        offset = self._offsets.get(in_seed)
         if offset is None:
-            return [f"the snapshot has no offset of {former}, which its tasks must have read"]
-        if not self._topics.describe([former.topic]):
-            return [f"{former.topic} no longer exists, so it is unknown what was in transit when the snapshot was taken."]
-        begin, end = self._topics.start_offsets([former])[former], self._topics.end_offsets([former])[former]
+            return [f"the snapshot has no offset of {in_seed}, which its tasks must have read"]
+        if not self._topics.describe([in_seed.topic]):
+            return [f"{in_seed.topic} no longer exists, so it is unknown what was in transit when the snapshot was taken."]
+        begin, end = self._topics.start_offsets([in_seed])[in_seed], self._topics.end_offsets([in_seed])[in_seed]
         reasons = []
-        if offset > end or (offset < begin and former == partition):
+        if offset > end or (offset < begin and in_seed == partition):
             reasons.append(
-                f"{former} holds offsets {begin} to {end}, and its reader was at {offset} when the snapshot was taken: the records that it "
-                f"has read since were purged."
+                f"{in_seed} holds offsets {begin} to {end}, and its reader was at {offset} when the snapshot was taken: the "
+                "records that it has read since were purged."
             )
-        if former != partition and end - offset > _MARKER:
-            reasons.append(f"{end - offset} records were in transit in {former} when the snapshot was taken, or came since.")
+        if in_seed != partition and end - offset > _MARKER:
+            reasons.append(f"{end - offset} records were in transit in {in_seed} when the snapshot was taken, or were written since.")
         return [*reasons, *self.doubled(partition)]
 
     def doubled(self, partition: TopicPartition) -> list[str]:
@@ -168,8 +168,8 @@ class _Crossing:
     def _moves(self, task: SeededTask) -> bool:
         """Return True if the task moves back to an earlier position, or if that is unknown because the application is gone. A partition
         that was never read has no committed offset."""
-        former = map(self._of_former, task.repartitions)
-        begins = {**task.inputs, **{partition: self._offsets[partition] for partition in former if partition in self._offsets}}
+        in_seed = map(self._in_seed_application, task.repartitions)
+        begins = {**task.inputs, **{partition: self._offsets[partition] for partition in in_seed if partition in self._offsets}}
         return not self._committed or any(self._committed.get(partition, offset) != offset for partition, offset in begins.items())
 
 

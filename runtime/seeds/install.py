@@ -45,7 +45,7 @@ from penstock.runtime.seeds.find import find_seed
 from penstock.runtime.seeds.inputs import starts, warn_of_compaction
 from penstock.runtime.seeds.journal import Mark, Stage, read_marks
 from penstock.runtime.seeds.plan import SeededStore, SeededTask, SeedPlan, misfit_text, plan_seed
-from penstock.runtime.seeds.preconditions import Ground, refuse_running, running_instances
+from penstock.runtime.seeds.preconditions import Preconditions, refuse_running, running_instances
 from penstock.runtime.seeds.progress import Progress
 from penstock.runtime.seeds.state_record import state_record
 from penstock.runtime.seeds.writing import SeedWriter, as_streams_error
@@ -130,21 +130,21 @@ class _Installation:
         if running is not None and not self._was_installed():
             self.refuse(running)
         plan = plan_seed(self._topology, self._layout(), self._application_id, self._seed)
-        planned, ground = plan.tasks, self._ground(plan.tasks)
-        if not plan.misfits and ground.is_installed(planned):
+        planned, preconditions = plan.tasks, self._read_preconditions(plan.tasks)
+        if not plan.misfits and preconditions.is_installed(planned):
             return Installed(self._seed.id, 0, 0)
-        tasks, inputs = self._ready(plan, ground, reset)
+        tasks, inputs = self._ready(plan, preconditions, reset)
         warn_of_compaction(self._topics, self._config.consumer_properties("restore"), inputs)
         logger.info("seed %s (%s) is installed for %d tasks", self._seed.id, self._seed.place, len(tasks))
         self._directory.await_previous_workers()
         writer = SeedWriter(self._config)
         try:
             writer.start()
-            total = self._bring(tasks)
-            records = self._write(writer, tasks, total, ground.marks, ground.topic_ids, inputs)
-            self._put_in_place(tasks, ground.topic_ids)
+            total = self._fetch_all(tasks)
+            records = self._write(writer, tasks, total, preconditions.marks, preconditions.topic_ids, inputs)
+            self._put_in_place(tasks, preconditions.topic_ids)
             refuse_running(self._topics, self._application_id)
-            self._commit(writer, tasks, ground.topic_ids, inputs)
+            self._commit(writer, tasks, preconditions.topic_ids, inputs)
         except (TaskMigratedError, TransactionAbortedError) as error:
             raise as_streams_error(error) from error
         finally:
@@ -162,13 +162,17 @@ class _Installation:
         """Return True if a running application began with this seed. One with missing topics did not."""
         plan = plan_seed(self._topology, self._layout(make=False), self._application_id, self._seed)
         logs = {partition.topic for task in plan.tasks for partition in task.changelogs}
-        return not plan.misfits and logs == set(self._topics.describe(logs)) and self._ground(plan.tasks).is_installed(plan.tasks)
+        return (
+            not plan.misfits and logs == set(self._topics.describe(logs)) and self._read_preconditions(plan.tasks).is_installed(plan.tasks)
+        )
 
-    def _ready(self, plan: SeedPlan, ground: Ground, reset: bool) -> tuple[list[SeededTask], dict[TopicPartition, NextOffset]]:
+    def _ready(
+        self, plan: SeedPlan, preconditions: Preconditions, reset: bool
+    ) -> tuple[list[SeededTask], dict[TopicPartition, NextOffset]]:
         """Return the tasks to install and the start offsets of their inputs. Raises SeedRefusedError with all obstacles."""
         problems, tasks = self._misfit(plan), plan.tasks
         try:
-            tasks = ground.to_install(plan.tasks, reset)
+            tasks = preconditions.to_install(plan.tasks, reset)
         except SeedRefusedError as error:
             problems.append(str(error))
         staying = [task for task in plan.tasks if task not in tasks]
@@ -181,7 +185,7 @@ class _Installation:
             raise SeedRefusedError("\n".join(problems))
         return tasks, inputs
 
-    def _ground(self, tasks: list[SeededTask]) -> Ground:
+    def _read_preconditions(self, tasks: list[SeededTask]) -> Preconditions:
         changelogs = [partition for task in tasks for partition in task.changelogs]
         inputs = [partition for task in tasks for partition in (*task.inputs, *task.repartitions)]
         ends = self._ends(changelogs)
@@ -191,7 +195,7 @@ class _Installation:
         # Offsets set by a reset do not mean that the application has run.
         fresh = all(mark.stage is not Stage.DONE for mark in marks.values()) and stands_as_reset(self._config, self._topics)
         committed = {} if fresh else self._topics.committed_offsets(self._application_id)
-        return Ground(
+        return Preconditions(
             application_id=self._application_id,
             committed={partition: committed[partition] for partition in inputs if partition in committed},
             ends=ends,
@@ -213,12 +217,12 @@ class _Installation:
 
     # --- changelogs -----------------------------------------------------------------------------------------------------------
 
-    def _bring(self, tasks: list[SeededTask]) -> int:
+    def _fetch_all(self, tasks: list[SeededTask]) -> int:
         """Fetch all files and return the approximate number of entries. Nothing is written yet, so a damaged seed leaves no trace."""
         self._staging.begin()
         total = 0
         for task in tasks:
-            self._staging.bring(task)
+            self._staging.fetch(task)
             total += sum(inspect_store(self._staging.path(task, store)).entries for store in task.stores if store.changelog is not None)
         return total
 

@@ -62,7 +62,7 @@ def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Itera
     if unfinished:
         raise SeedRefusedError(
             f"seed {', '.join(unfinished)} was being installed for application {application_id}, and has not ended: start with "
-            f"--seed again, and it goes on from there; or begin again: penstock reset {application_id}"
+            f"--seed again, and it continues from there; or begin again: penstock reset {application_id}"
         )
 
 

@@ -36,7 +36,7 @@ class _Condition(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Preconditions:
     """State of the brokers. `ends` are high watermarks of changelogs; `marks` those of this seed's installation; `topic_ids` of
     changelogs."""
 

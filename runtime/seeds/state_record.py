@@ -28,19 +28,19 @@ def state_record(topology: Topology, config: StreamsConfig, topics: TopicAdmin, 
     now, seeded = shape_of(topology, config.application_id), {store.name for task in tasks for store in task.stores}
     read = partial(standing_record, config, topics)
     whole = all(store.of_source or store.name in seeded for store in now.stores)
-    former, _ = (read() if whole else awaited_record(now, config, topics, read)) or (None, None)
+    previous, _ = (read() if whole else awaited_record(now, config, topics, read)) or (None, None)
     holds = newest(record for record in read_past(config, SHAPE) if isinstance(record, StateShape))
-    shape = seeded_shape(former, now, tasks)
+    shape = seeded_shape(previous, now, tasks)
     if holds is not None and holds.shape == shape:
         return None
     return StateShape(version=1 if holds is None else holds.version + 1, shape=shape, by=SEED)
 
 
-def seeded_shape(former: TopologyShape | None, now: TopologyShape, tasks: Sequence[SeededTask]) -> TopologyShape:
+def seeded_shape(previous: TopologyShape | None, now: TopologyShape, tasks: Sequence[SeededTask]) -> TopologyShape:
     """Return the shape of the state after these tasks were seeded. Other stores keep their recorded shape, which the topology's start
     checks."""
     formats = {store.name: store.format for task in tasks for store in task.stores}
-    base = TopologyShape(sources=now.sources) if former is None else former
+    base = TopologyShape(sources=now.sources) if previous is None else previous
     seeded = {store.name: msgspec.structs.replace(store, format=formats[store.name]) for store in now.stores if store.name in formats}
     stores = tuple(seeded.pop(store.name, store) for store in base.stores)
     return msgspec.structs.replace(base, stores=(*stores, *seeded.values()))

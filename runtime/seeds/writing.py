@@ -78,4 +78,4 @@ def as_streams_error(error: TaskMigratedError | TransactionAbortedError) -> Stre
     """Return a transaction's error as the installation reports it."""
     if isinstance(error, TaskMigratedError):
         return SeedRefusedError(f"another process installs a seed for this application, or the brokers took too long: {error}")
-    return StreamsError(f"the brokers did not take the seed; start again, and it goes on from there: {error}")
+    return StreamsError(f"the brokers did not take the seed; start again, and it continues from there: {error}")

@@ -382,9 +382,9 @@ def _exclusive(at: str, written: Any, read: Any) -> Iterator[str]:  # noqa: ANN4
     """Yield the fields that could be set together, and are in one `oneof` now: a reader keeps the last one only."""
     mine = {field.number: field for field in written.field}
     for index, oneof in enumerate(read.oneof_decl):
-        former = [mine[field.number] for field in read.field if _in_oneof(field) == index and field.number in mine]
-        if len(former) > 1 and (None in (groups := {_in_oneof(field) for field in former}) or len(groups) > 1):
-            names = ", ".join(sorted(field.name for field in former))
+        previous = [mine[field.number] for field in read.field if _in_oneof(field) == index and field.number in mine]
+        if len(previous) > 1 and (None in (groups := {_in_oneof(field) for field in previous}) or len(groups) > 1):
+            names = ", ".join(sorted(field.name for field in previous))
             yield f"fields {names} of {at} could be set together, and are in oneof {oneof.name} now, of which one is read"
 
 

@@ -44,7 +44,7 @@ class Backend(Protocol):
         ...
 
     def is_empty(self) -> bool:
-        """True if there is no entry."""
+        """Return True if there is no entry."""
         ...
 
     def flush(self) -> None:

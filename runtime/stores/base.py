@@ -236,7 +236,7 @@ class EngineStore(ABC):
 
     @abstractmethod
     def changelog_config(self) -> Mapping[str, str]:
-        """Topic settings of the changelog: compact, or compact,delete with the retention for windows; then the user's own."""
+        """Return the topic settings of the changelog: compact, or compact,delete with the retention for windows; then the user's own."""
 
     # --- life ---------------------------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class EngineStore(ABC):
 
     @abstractmethod
     def has_entries(self) -> bool:
-        """True if the store has committed entries."""
+        """Return True if the store has committed entries."""
 
     @abstractmethod
     def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
@@ -375,7 +375,8 @@ class EntryStore(EngineStore):
 
     @abstractmethod
     def reads_files(self, records: int) -> bool:
-        """True if the store has lately read so many entries from files that a `look_ahead` pays off for the next `records` records."""
+        """Return True if the store has lately read so many entries from files that a `look_ahead` pays off for the next `records`
+        records."""
 
     @abstractmethod
     def look_ahead(self, keys: Iterable[bytes]) -> bool:

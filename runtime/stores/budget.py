@@ -42,7 +42,7 @@ class NativeMemory(Protocol):
         ...
 
     def block_cache_pinned_usage(self) -> int:
-        """The part of these that cannot be evicted."""
+        """Return the part of these that cannot be evicted."""
         ...
 
     def write_buffer_usage(self) -> int:

@@ -318,7 +318,7 @@ class CustomStore(EngineStore):
     # --- reads --------------------------------------------------------------------------------------------------------------
 
     def has_entries(self) -> bool:
-        """True if its files existed when it was opened, or it has commits."""
+        """Return True if its files existed when it was opened, or it has commits."""
         changelog = self._opened().changelog
         return self._found_files or (changelog is not None and bool(self.committed_offset(changelog)))
 

@@ -149,7 +149,7 @@ class StagedExpiringStore(StagedKeyValueStore):
         super()._loaded_from_backend()
 
     def _is_indexed(self) -> bool:
-        """True if the index has a row for each entry. It has not in files of a version without a time to live, or of a seed."""
+        """Return True if the index has a row for each entry. It has not in files of a version without a time to live, or of a seed."""
         layout = self._opened().meta(LAYOUT_META)
         written = None if layout is None else decode_format(layout)
         return written is not None and written.ttl_ms == self._ttl and self._opened().meta(EXPIRY_INDEX) == TIME.pack(self._ttl)

@@ -43,9 +43,9 @@ class SortedEntries:
                 if key not in entries:
                     added.append(key)
                 entries[key] = value
-        self._follow(added, deleted)
+        self._update_keys(added, deleted)
 
-    def _follow(self, added: list[bytes], deleted: list[bytes]) -> None:
+    def _update_keys(self, added: list[bytes], deleted: list[bytes]) -> None:
         keys = self.keys
         if keys is None or not (added or deleted):
             return
@@ -97,7 +97,7 @@ class MemoryStore:
         self._meta.update(meta or {})
 
     def shared(self) -> Self:
-        """Return its reads for other threads: the same ones."""
+        """Return the view for other threads: this object."""
         return self
 
     def _check_open(self) -> None:

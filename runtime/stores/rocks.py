@@ -401,8 +401,8 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
         if "Permission denied" in text:
             return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{remedy(text)}")
         pid = lock_holder(path / "LOCK")
-        who = f"process {pid}" if pid else "another process, or this one"
-        return StateDirectoryLockedError(f"the store in {path} is open in {who}: {STOP_IT}")
+        holder = f"process {pid}" if pid else "another process, or this one"
+        return StateDirectoryLockedError(f"the store in {path} is open in {holder}: {STOP_IT}")
     if remedy(text):  # the system refuses; the files may be intact
         return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{remedy(text)}")
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)

@@ -159,7 +159,7 @@ def _allow_open_files() -> None:
 
 
 def database_options(memory: RocksMemory, chosen: RocksDBOptions | None = None) -> Options:
-    """Options of a database as a whole, and of its families without entries. `chosen`: by the user."""
+    """Return the options of a database as a whole, and of its families without entries. `chosen`: by the user."""
     options = family_options(memory, filtered=False, arena_bytes=4 * 1024)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -179,7 +179,7 @@ def database_options(memory: RocksMemory, chosen: RocksDBOptions | None = None) 
 def family_options(
     memory: RocksMemory, chosen: RocksDBOptions | None = None, *, filtered: bool, outside: bool = False, arena_bytes: int = 32 * 1024
 ) -> Options:
-    """Options of a family with entries. `filtered`: a bloom filter over the write buffer; `outside`: filters and indexes of files are
+    """Return the options of a family with entries. `filtered`: a bloom filter over the write buffer; `outside`: filters and indexes of files are
     outside of the block cache; `chosen`: by the user."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)

@@ -143,7 +143,7 @@ class StoreSettings:
         )
 
     def format(self) -> StoreFormat:
-        """The format of the store's entries, which is recorded."""
+        """Return the format of the store's entries, which is recorded."""
         layout = self.layout()
         return StoreFormat(
             timestamped=layout.timestamped,
@@ -159,7 +159,8 @@ class StoreSettings:
         )
 
     def schemas(self, topics: Sequence[str] = ()) -> StoreSchemas:
-        """The schemas of keys and values; with those that a Schema Registry has for data of `topics`, as `Serde.schema_with_writers`."""
+        """Return the schemas of keys and values; with those that a Schema Registry has for data of `topics`, as
+        `Serde.schema_with_writers`."""
         key, value = self.key_serde, self.value_serde
         if not topics:
             return StoreSchemas(key.schema, value.schema, key.registry_schema, value.registry_schema)

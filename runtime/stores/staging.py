@@ -233,7 +233,7 @@ class StagedStore(BackedStore[B], EntryStore):
         return True
 
     def _is_new(self, key: bytes) -> bool:
-        """True if the key alone shows that it is not stored unless it is in memory."""
+        """Return True if the key alone shows that it is not stored unless it is in memory."""
         return False
 
     def _taken(self, value: object) -> tuple[object, int]:

@@ -45,7 +45,7 @@ def store_changes(written: StoreFormat, now: StoreFormat) -> list[str]:
 
 
 def retention_changed(written: StoreFormat, now: StoreFormat) -> bool:
-    """True if the segments of the store are different now."""
+    """Return True if the segments of the store are different now."""
     return (written.retention_ms, written.segment_ms) != (now.retention_ms, now.segment_ms)
 
 

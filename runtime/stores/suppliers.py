@@ -99,7 +99,7 @@ class Builder(Generic[S]):
         return self.settings.caching
 
     def changelog_config(self) -> Mapping[str, str]:
-        """Topic settings of the changelog."""
+        """Return the topic settings of the changelog."""
         return self.settings.changelog_config()
 
     def with_caching_enabled(self) -> Builder[S]:

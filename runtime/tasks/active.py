@@ -16,7 +16,7 @@ from functools import partial
 
 from penstock.runtime.changelog import store_metadata
 from penstock.runtime.changelog.writer import ChangelogRows, ChangelogWriter
-from penstock.runtime.input.deserialization import Batch, RawMessage, error_context, judge, punctuation_context
+from penstock.runtime.input.deserialization import Batch, RawMessage, ask_handler, error_context, punctuation_context
 from penstock.runtime.input.queues import PartitionQueue, Run, TaskQueues
 from penstock.runtime.model.errors import ProcessingError, StreamsError, TransactionAbortedError
 from penstock.runtime.model.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
@@ -123,11 +123,11 @@ class ActiveTask:
         return store_metadata.stored_input_offsets(self.stores, self.inputs)
 
     def committed_positions(self) -> dict[TopicPartition, NextOffset]:
-        """Next offset to read of each input partition, as of the last commit."""
+        """Return the next offset to read of each input partition, as of the last commit."""
         return {**self.reset_positions, **{partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}}
 
     def processed_positions(self) -> dict[TopicPartition, NextOffset]:
-        """Next offset to process of each input partition."""
+        """Return the next offset to process of each input partition."""
         return self.committed_positions() if self.queues is None else {queue.partition: queue.next_offset for queue in self.queues.all}
 
     def committed_times(self) -> dict[TopicPartition, int]:
@@ -135,17 +135,17 @@ class ActiveTask:
         return {partition: self._time_of(partition, self.committed_offsets.get(partition)) for partition in self.inputs}
 
     def committed_stream_time(self) -> int:
-        """Stream time as of the last commit."""
+        """Return the stream time as of the last commit."""
         return max(store_metadata.stored_stream_time(self.stores), *self.committed_times().values())
 
     def ever_held_state(self) -> bool:
-        """True unless nothing was ever written to any store: all are logged, and their changelogs had no record."""
+        """Return True unless nothing was ever written to any store: all are logged, and their changelogs had no record."""
         return len(self.changelogs) < len(self.stores) or any(
             self.stores[name].committed_offset(changelog) for name, changelog in self.changelogs.items()
         )
 
     def holds_state(self) -> bool:
-        """True if a logged store is not empty."""
+        """Return True if a logged store is not empty."""
         return any(self.stores[name].has_entries() for name in self.changelogs)
 
     def begin(self, committed: Mapping[TopicPartition, OffsetAndMetadata], starts: Mapping[TopicPartition, NextOffset]) -> None:
@@ -357,7 +357,7 @@ class ActiveTask:
             raise error
         if row > start:
             queue.take(batch, row)
-        self._judge(queue.partition, batch, row, error)
+        self._ask_handler(queue.partition, batch, row, error)
         queue.skip_row()
         return row - start + 1
 
@@ -367,12 +367,12 @@ class ActiveTask:
         if not isinstance(batch, Batch) or row is None:
             return False
         try:
-            self._judge(TopicPartition(self._context.topic, self._context.partition), batch, row, error)
+            self._ask_handler(TopicPartition(self._context.topic, self._context.partition), batch, row, error)
         except ProcessingError:
             return False
         return True
 
-    def _judge(self, partition: TopicPartition, batch: Batch, row: int, error: ProcessingError) -> None:
+    def _ask_handler(self, partition: TopicPartition, batch: Batch, row: int, error: ProcessingError) -> None:
         """Ask the handler about a record, and note that it is skipped if this returns. Raises the error for FAIL, ReplayBeforePauseError
         for PAUSE."""
         message = batch.messages[row]
@@ -402,7 +402,7 @@ class ActiveTask:
         failure = queue.failure
         if failure is None:
             return self._stopped(queue)
-        response = judge(self._incidents.deserialization, failure, self.id)
+        response = ask_handler(self._incidents.deserialization, failure, self.id)
         if response is DeserializationHandlerResponse.FAIL:
             raise failure.error
         if response is DeserializationHandlerResponse.PAUSE:
@@ -513,7 +513,7 @@ class ActiveTask:
         return offsets
 
     def _starts_at_end(self, partition: TopicPartition) -> bool:
-        """True if the start by `auto.offset.reset` depends on the time of the start."""
+        """Return True if the start by `auto.offset.reset` depends on the time of the start."""
         return self.plan.offset_reset(partition.topic).strategy in (Strategy.LATEST, Strategy.BY_DURATION)
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], changelog_ends: Mapping[TopicPartition, NextOffset]) -> None:

@@ -64,7 +64,7 @@ class CulpritSearch:
 
     # -- the size of commits ---------------------------------------------------------------------------------------------------
 
-    def room(self, most: int) -> int:
+    def remaining(self, most: int) -> int:
         """Return how many records may still be processed before the next commit, at most `most`."""
         return most if self.limit is None else min(most, self.limit - self._processed_records)
 

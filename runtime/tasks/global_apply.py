@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from penstock.runtime.changelog.staleness import RestorableStore
-from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawMessage, judge
+from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawMessage, ask_handler
 from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse
@@ -76,7 +76,7 @@ class GlobalDecoder:
             self._dropped.add(batch.dropped)
             if failure is None:
                 break
-            self._judge(partition, failure)
+            self._ask_handler(partition, failure)
             bad = failure.message.offset()
             messages = [message for message in messages if message.offset() > bad]
         return batches
@@ -85,8 +85,8 @@ class GlobalDecoder:
         """Count records that no table can hold."""
         self._dropped.add(records)
 
-    def _judge(self, partition: TopicPartition, failure: Failure) -> None:
-        response = judge(self._handler, failure, GLOBAL_TASK)
+    def _ask_handler(self, partition: TopicPartition, failure: Failure) -> None:
+        response = ask_handler(self._handler, failure, GLOBAL_TASK)
         if response is DeserializationHandlerResponse.PAUSE:
             text = f"{failure.error} (of a global topic, which cannot be paused: PAUSE is FAIL there)"
             raise DeserializationError(text) from failure.error.__cause__

@@ -443,7 +443,7 @@ class GlobalTask:
         return state is not None
 
     def rebuilt_since(self, error: TaskCorruptedError, found_ms: int) -> bool:
-        """True if the global store of this error was wiped after the error was found, at a monotonic time in ms."""
+        """Return True if the global store of this error was wiped after the error was found, at a monotonic time in ms."""
         state = self._state_of(error)
         return state is not None and state.attempt > 0 and state.attempted_ms >= found_ms
 
@@ -467,7 +467,7 @@ class GlobalTask:
         return any(state.phase is not Phase.RUNNING for state in self._states.values())
 
     def complete(self, stores: frozenset[str] | None) -> bool:
-        """True if none of these stores is built or rebuilt; None: of all."""
+        """Return True if none of these stores is built or rebuilt; None: of all."""
         return all(state.phase is Phase.RUNNING for state in self._states.values() if stores is None or state.spec.store.name in stores)
 
     @property
@@ -522,7 +522,7 @@ class GlobalTask:
             tasks.discard(task)
 
     def may_process(self, task: TaskId) -> bool:
-        """False while a global store that the task reads is being rebuilt."""
+        """Return False while a global store that the task reads is being rebuilt."""
         for state in self._states.values():
             if state.phase is not Phase.RUNNING and task in self._readers.get(state.spec.store.name, ()):
                 return False

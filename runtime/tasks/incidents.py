@@ -251,7 +251,7 @@ class Incidents:
         """Decide about a refused output. Return True to try it again after a pause, False to leave it out. Raises ProductionError where the
         handler returns FAIL."""
         origin = origin or self.origin()
-        again = self.judged(output, error, origin)
+        again = self.decide(output, error, origin)
         if not again:
             self.left_out(output, error, origin)
         return again
@@ -262,10 +262,10 @@ class Incidents:
         return self.search.is_replayed
 
     def needs_search(self, origin: Origin) -> bool:
-        """True if the record behind a refused output is unknown, and smaller commits will reveal it."""
+        """Return True if the record behind a refused output is unknown, and smaller commits will reveal it."""
         return origin.offset < 0 and not origin.punctuated and self.search.narrow()
 
-    def judged(self, output: Output, error: Exception, origin: Origin) -> bool:
+    def decide(self, output: Output, error: Exception, origin: Origin) -> bool:
         """Decide as `refused` does, without the effects of CONTINUE. RETRY of an output that can never be written counts as FAIL, as in
         Kafka Streams (KIP-1065)."""
         if output.topic == self._dead_letter and not self._letters_now and is_about_the_time(error):
@@ -382,7 +382,7 @@ class Incidents:
         return limits
 
     def is_missing(self, topic: str) -> bool:
-        """True if the topic does not exist and the brokers do not create it. Raises BrokerUnavailableError.
+        """Return True if the topic does not exist and the brokers do not create it. Raises BrokerUnavailableError.
 
         False for every changelog: a lost changelog does not concern a single record (`TaskManager.check_changelogs`).
         """

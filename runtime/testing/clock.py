@@ -13,11 +13,11 @@ class ManualClock:
         self._passed = 0
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         return self._start + self._passed
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since the clock was made."""
+        """Return the milliseconds since the clock was made."""
         return self._passed
 
     def advance(self, milliseconds: int) -> None:

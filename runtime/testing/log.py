@@ -58,13 +58,13 @@ class MemoryLog:
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
-        """Appends an output; it can be read from `unread` and goes to whoever reads the topic."""
+        """Append an output; it can be read from `unread` and is passed to all readers of the topic."""
         record = self.append(topic, key, value, timestamp, headers)
         self.unread(topic).append(record)
         self._on_append(record)
 
     def append(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> LogRecord:
-        """A record at the end of a topic."""
+        """Append a record to the end of a topic."""
         record = LogRecord(topic, self.end(topic), key, value, timestamp, list(headers) if headers else None)
         self._records.setdefault(topic, []).append(record)
         return record
@@ -82,9 +82,9 @@ class MemoryLog:
         return self.end(partition.topic)
 
     def unread(self, topic: str) -> deque[LogRecord]:
-        """Outputs on a topic that were not taken yet, oldest first."""
+        """Return the outputs on a topic that were not read yet, oldest first."""
         return self._unread.setdefault(topic, deque())
 
     def written(self) -> set[str]:
-        """Topics with outputs, read or not."""
+        """Return the topics with outputs, read or not."""
         return set(self._unread)

@@ -78,22 +78,22 @@ class TestInputTopic(Generic[K, V]):
     def pipe_key_value_list(
         self, pairs: Iterable[tuple[K | None, V | None]], start_timestamp: int | None = None, advance: Duration | None = None
     ) -> None:
-        """Pipes (key, value) pairs; with `start_timestamp` (ms) the first at that time and each next one `advance` later."""
+        """Pipe (key, value) pairs; with `start_timestamp` (ms) the first at that time and each next one `advance` later."""
         step = to_ms(advance) if advance is not None else 0
         for number, (key, value) in enumerate(pairs):
             self.pipe_input(key, value, None if start_timestamp is None else start_timestamp + number * step)
 
     def pipe_value_list(self, values: Iterable[V | None], start_timestamp: int | None = None, advance: Duration | None = None) -> None:
-        """Pipes values with null keys; times as in `pipe_key_value_list`."""
+        """Pipe values with null keys; times as in `pipe_key_value_list`."""
         self.pipe_key_value_list(((None, value) for value in values), start_timestamp, advance)
 
     def pipe_record_list(self, records: Iterable[Record[K, V]]) -> None:
-        """Pipes records with their own timestamps and headers."""
+        """Pipe records with their own timestamps and headers."""
         for record in records:
             self.pipe_input(record)
 
     def advance_time(self, duration: Duration) -> None:
-        """Moves the topic's time, not the driver's clock."""
+        """Move the topic's time, not the driver's clock."""
         self._now_ms += to_ms(duration)
 
 
@@ -112,15 +112,15 @@ class TestOutputTopic(Generic[K, V]):
         self._serdes = {"key": key_serde, "value": value_serde}
 
     def is_empty(self) -> bool:
-        """True if everything was read."""
+        """Return True if everything was read."""
         return not self._unread
 
     def get_queue_size(self) -> int:
-        """Number of records that were not read yet."""
+        """Return the number of records that were not read yet."""
         return len(self._unread)
 
     def read_record(self) -> Record[K, V]:
-        """The next record. Raises LookupError if there is none, DeserializationError if this topic's serdes cannot read it."""
+        """Return the next record. Raises LookupError if there is none, DeserializationError if this topic's serdes cannot read it."""
         if not self._unread:
             raise LookupError(f"topic {self.name} has no more records")
         found = self._unread.popleft()
@@ -140,28 +140,28 @@ class TestOutputTopic(Generic[K, V]):
             raise DeserializationError(text) from error
 
     def read_key_value(self) -> tuple[K, V]:
-        """Key and value of the next record. Raises LookupError if there is none."""
+        """Return the key and value of the next record. Raises LookupError if there is none."""
         record = self.read_record()
         return record.key, record.value
 
     def read_value(self) -> V:
-        """The value of the next record. Raises LookupError if there is none."""
+        """Return the value of the next record. Raises LookupError if there is none."""
         return self.read_record().value
 
     def read_records_to_list(self) -> list[Record[K, V]]:
-        """All records that are left."""
+        """Return all records that are left."""
         return [self.read_record() for _ in range(len(self._unread))]
 
     def read_key_values_to_list(self) -> list[tuple[K, V]]:
-        """Key and value of all records that are left."""
+        """Return the key and value of all records that are left."""
         return [(record.key, record.value) for record in self.read_records_to_list()]
 
     def read_values_to_list(self) -> list[V]:
-        """The values of all records that are left."""
+        """Return the values of all records that are left."""
         return [record.value for record in self.read_records_to_list()]
 
     def read_key_values_to_map(self) -> dict[K, V]:
-        """The last value of each key among the records that are left. Raises ValueError for a null key."""
+        """Return the last value of each key among the records that are left. Raises ValueError for a null key."""
         found: dict[K, V] = {}
         for key, value in self.read_key_values_to_list():
             if key is None:

@@ -89,17 +89,17 @@ def shape_of(topology: Topology, application_id: str) -> TopologyShape:
     return TopologyShape(stores=tuple(stores), sources=sources, repartitions=repartitions, formats=formats)
 
 
-def misfits(former: TopologyShape, now: TopologyShape, kept: Collection[str], unread: Mapping[str, int]) -> list[str]:
-    """Return the reasons why a topology does not fit the state of the former one; empty if it fits.
+def misfits(previous: TopologyShape, now: TopologyShape, kept: Collection[str], unread: Mapping[str, int]) -> list[str]:
+    """Return the reasons why a topology does not fit the state of the previous one; empty if it fits.
 
-    `kept`: the former stores with data. `unread`: the former repartition topics with unprocessed records, and the largest number of these.
-    """
+    `kept`: the previous stores with data. `unread`: the previous repartition topics with unprocessed records, and the largest number of
+    these."""
     here = {store.name: store for store in now.stores}
-    left = [store for store in former.stores if store.name in kept]
-    found = [text for store in left if (text := _misfit(store, here, former))]
+    left = [store for store in previous.stores if store.name in kept]
+    found = [text for store in left if (text := _misfit(store, here, previous))]
     stay = [store for store in left if not store.left_out and (new := here.get(store.name)) and new.sub_topology == store.sub_topology]
     for number in sorted({store.sub_topology for store in stay}):
-        for topic in former.sources.get(number, ()):
+        for topic in previous.sources.get(number, ()):
             if topic not in now.sources.get(number, ()):
                 found.append(f"source topic {topic} of sub-topology {number} is not read any more: its stores hold results of its records")
     found += [
@@ -110,15 +110,15 @@ def misfits(former: TopologyShape, now: TopologyShape, kept: Collection[str], un
     found += [
         f"repartition topic {topic} holds up to {records} records that are not processed yet, and {text}"
         for topic, records in sorted(unread.items())
-        for text in topic_changes(former, now, topic)
+        for text in topic_changes(previous, now, topic)
     ]
     return found
 
 
-def topic_changes(former: TopologyShape, now: TopologyShape, topic: str) -> list[str]:
-    """Return the reasons why records of a repartition topic that the former topology wrote cannot be read now; empty if one of the two
+def topic_changes(previous: TopologyShape, now: TopologyShape, topic: str) -> list[str]:
+    """Return the reasons why records of a repartition topic that the previous topology wrote cannot be read now; empty if one of the two
     topologies does not have the topic."""
-    old, new = former.formats.get(topic), now.formats.get(topic)
+    old, new = previous.formats.get(topic), now.formats.get(topic)
     if old is None or new is None:
         return []
     found = [("keys", text) for text in versions_changes(old.keys, new.keys[-1])]
@@ -126,12 +126,12 @@ def topic_changes(former: TopologyShape, now: TopologyShape, topic: str) -> list
     return [f"its {part} {text}" if text.startswith("were ") else f"its {part}: {text}" for part, text in found]
 
 
-def merged(former: TopologyShape | None, now: TopologyShape, kept: Collection[str], unread: Collection[str]) -> TopologyShape:
+def merged(previous: TopologyShape | None, now: TopologyShape, kept: Collection[str], unread: Collection[str]) -> TopologyShape:
     """Return the shape of the state after a topology that fits has run on it: the topology's own shape, with the formats of existing data,
     and the stores that it leaves out, which may be added again."""
-    if former is None:
+    if previous is None:
         return now
-    there = {store.name: store for store in former.stores if store.name in kept}
+    there = {store.name: store for store in previous.stores if store.name in kept}
     here = {store.name for store in now.stores}
     gone = [store for name, store in there.items() if name not in here and store.changelog and not store.of_source]
     stores = (
@@ -140,19 +140,19 @@ def merged(former: TopologyShape | None, now: TopologyShape, kept: Collection[st
     )
     formats = {
         topic: TopicFormat(with_version(before.keys, form.keys[-1]), with_version(before.values, form.values[-1]))
-        if topic in unread and (before := former.formats.get(topic)) is not None
+        if topic in unread and (before := previous.formats.get(topic)) is not None
         else form
         for topic, form in now.formats.items()
     }
     return msgspec.structs.replace(now, stores=stores, formats=formats)
 
 
-def accepted(former: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
+def accepted(previous: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
     """Return warnings about changes that fit."""
     here = {store.name: store for store in now.stores}
     return [
         f"store {store.name}: {text}"
-        for store in former.stores
+        for store in previous.stores
         if store.name in kept and (new := here.get(store.name)) is not None and store.format is not None and new.format is not None
         for text in accepted_changes(store.format, new.format)
     ]
@@ -163,18 +163,18 @@ def has_formats(shape: TopologyShape) -> bool:
     return any(store.format is not None for store in shape.stores) or bool(shape.formats)
 
 
-def left_out(former: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
-    """Return the stores with data that the former topology had and this one does not have."""
+def left_out(previous: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
+    """Return the stores with data that the previous topology had and this one does not have."""
     here = {store.name for store in now.stores}
-    return [store.name for store in former.stores if store.name in kept and store.name not in here and not store.left_out]
+    return [store.name for store in previous.stores if store.name in kept and store.name not in here and not store.left_out]
 
 
-def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyShape) -> str | None:
+def _misfit(store: StoreShape, here: Mapping[str, StoreShape], previous: TopologyShape) -> str | None:
     now = here.get(store.name)
     if now is None and store.left_out:
         return None
     if now is None:
-        known = {each.name for each in former.stores}
+        known = {each.name for each in previous.stores}
         added = [each.name for each in here.values() if each.name not in known and _looks_alike(each, store)]
         renamed = f"store {store.name} of sub-topology {store.sub_topology} is not there any more: was it renamed to {' or '.join(added)}?"
         return renamed if added else None
@@ -206,10 +206,10 @@ def _logging(store: StoreShape, now: StoreShape) -> str:
     return f"was restored from {store.changelog} and is to have no changelog now: without its files it would start empty"
 
 
-def _merged(former: StoreShape | None, now: StoreShape) -> StoreShape:
-    if former is None or former.format is None or now.format is None or now.of_source:
+def _merged(previous: StoreShape | None, now: StoreShape) -> StoreShape:
+    if previous is None or previous.format is None or now.format is None or now.of_source:
         return now
-    return msgspec.structs.replace(now, format=with_versions(former.format, now.format))
+    return msgspec.structs.replace(now, format=with_versions(previous.format, now.format))
 
 
 def _looks_alike(new: StoreShape, old: StoreShape) -> bool:
@@ -262,26 +262,26 @@ def stores_of(shape: TopologyShape) -> dict[int, frozenset[str]]:
 
 def conflicts(running: tuple[TopologyShape, Parts], coming: tuple[TopologyShape, Parts]) -> list[str]:
     """Return the reasons why a new version may not run beside the running one; empty if it may."""
-    (former, old), (now, new) = running, coming
+    (previous, old), (now, new) = running, coming
     here = {store.name: store for store in now.stores}
-    common = [store.name for store in former.stores if store.name in here]
-    found = misfits(former, now, [store.name for store in former.stores], {})
+    common = [store.name for store in previous.stores if store.name in here]
+    found = misfits(previous, now, [store.name for store in previous.stores], {})
     if not found:
         # A task that moves back may lose what only the new version has: a field, windows of a longer retention.
-        back = [*misfits(now, former, common, {}), *accepted(now, former, common)]
+        back = [*misfits(now, previous, common, {}), *accepted(now, previous, common)]
         found = [f"if a task goes back to an instance with the version that runs: {text}" for text in back]
     found += [
         f"store {store.name} of sub-topology {store.sub_topology} is left out: the tasks that move would leave it behind"
-        for store in former.stores
+        for store in previous.stores
         if store.name not in here and store.sub_topology in new
     ]
     found += _misread(old, new)
     found += [
         f"repartition topic {topic} is left out: what the version that runs still writes to it would not be processed"
-        for topic in former.repartitions
+        for topic in previous.repartitions
         if topic not in now.repartitions
     ]
-    for before, after in ((former, now), (now, former)):
+    for before, after in ((previous, now), (now, previous)):
         found += [f"repartition topic {topic}: {text}" for topic in before.repartitions for text in topic_changes(before, after, topic)]
     return list(dict.fromkeys(found))
 

@@ -129,15 +129,15 @@ class Topology:
     def add_user_processor(self, name: str, supplier: UserProcessor, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
         """As `add_processor`, also for a processor with fixed keys. Adds the stores that its supplier declares."""
         check_supplier(name, supplier.supplier, "process")
-        brought = self.add_stores_of(supplier.supplier)
-        return self.add_operator(name, supplier, parents, (*(builder.name for builder in brought), *stores))
+        supplied = self.add_stores_of(supplier.supplier)
+        return self.add_operator(name, supplier, parents, (*(builder.name for builder in supplied), *stores))
 
     def add_stores_of(self, supplier: object) -> Sequence[StoreBuilder[StateStore]]:
         """Add the stores that a user's supplier declares; return their builders."""
-        brought = stores_of(supplier)
-        for builder in brought:
+        supplied = stores_of(supplier)
+        for builder in supplied:
             self.add_state_store(builder)
-        return brought
+        return supplied
 
     def add_operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
         """Add an operator of the DSL below `parents`."""
@@ -358,11 +358,11 @@ class Topology:
         if not isinstance(node.supplier, UserProcessor):
             return replace(node, wrapper=wrapper)
         supplier = wrapped_user_processor(wrapper, node.name, node.supplier)
-        brought = [builder for builder in stores_of(supplier.supplier) if builder.name not in node.stores]
-        for builder in brought:
+        supplied = [builder for builder in stores_of(supplier.supplier) if builder.name not in node.stores]
+        for builder in supplied:
             if builder.name not in self._stores:
                 self.add_state_store(builder)
-        return replace(node, supplier=supplier, stores=(*node.stores, *(builder.name for builder in brought)))
+        return replace(node, supplier=supplier, stores=(*node.stores, *(builder.name for builder in supplied)))
 
     def _store_builder(self, name: str, factory: StoreFactory, key: Serde | None, value: Serde | None) -> StoreBuilder[StateStore]:
         try:

@@ -147,12 +147,12 @@ class Assembly:
         self.handler.report_global_stores()  # before the first assignment: tasks that read a table are not moved to where it is built
 
     def input_changed(self) -> bool:
-        """True if a pattern of the topology matches other topics now, or input topics have new partitions to process: then this worker must
-        restart. Never waits."""
+        """Return True if a pattern of the topology matches other topics now, or input topics have new partitions to process: then this
+        worker must restart. Never waits."""
         return self._subscription.changed() or self._input_partitions.have_grown()
 
     def has_tasks_to_hand_over(self, siblings_stay: bool) -> bool:
-        """True while there are tasks here, and other members that could take them over."""
+        """Return True while there are tasks here, and other members that could take them over."""
         return len(self.tasks) > 0 and self.coordination.has_heirs(siblings_stay)
 
     def listen(self, now_ms: int) -> None:

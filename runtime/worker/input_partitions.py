@@ -48,7 +48,7 @@ class InputPartitions:
         self._watch.close()
 
     def have_grown(self) -> bool:
-        """True if there are new partitions that need new tasks. Reports each growth once. Never waits."""
+        """Return True if there are new partitions that need new tasks. Reports each growth once. Never waits."""
         observation = self._watch.take()
         return observation is not None and self.check(observation.facts)
 

@@ -194,7 +194,7 @@ class Worker:
         return future
 
     def metadata(self) -> WorkerMetadata:
-        """The worker and its tasks, as of the last commit or change."""
+        """Return the worker and its tasks, as of the last commit or change."""
         return self._view.metadata
 
     def fleet(self) -> Fleet | None:

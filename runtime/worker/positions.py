@@ -82,13 +82,13 @@ class Positions:
         return self._by_policy(task, partition, "no committed offset")
 
     def _is_added(self, partition: TopicPartition) -> bool:
-        """True if the partition was added after the application first read the topic. False if the group has no offset at all any more:
-        they have expired or were deleted, and the policy applies to all partitions alike. Raises StreamsError."""
+        """Return True if the partition was added after the application first read the topic. False if the group has no offset at all any
+        more: they have expired or were deleted, and the policy applies to all partitions alike. Raises StreamsError."""
         first = self._first_partitions()
         if partition.partition < first.get(partition.topic, partition.partition + 1):
             return False
-        former = [TopicPartition(topic, number) for topic, count in first.items() for number in range(count)]
-        return not former or bool(self._reader.committed(former, OFFSETS_SECONDS))
+        previous = [TopicPartition(topic, number) for topic, count in first.items() for number in range(count)]
+        return not previous or bool(self._reader.committed(previous, OFFSETS_SECONDS))
 
     def _by_policy(self, task: ActiveTask, partition: TopicPartition, why: str) -> NextOffset:
         """Return the offset of `auto.offset.reset`, or of the source's own policy. Raises StreamsError for `none`."""
@@ -159,7 +159,7 @@ class Positions:
         self._reader.assign({partition: start})
 
     def _report(self, task: ActiveTask, partition: TopicPartition, position: int | None, start: int, why: str, policy: str) -> None:
-        logger.warning("%s: offset %s %s; going on at %d (%s)", partition, position, why, start, policy, extra={"task": task.id})
+        logger.warning("%s: offset %s %s; continuing at %d (%s)", partition, position, why, start, policy, extra={"task": task.id})
         payload = {
             "topic": partition.topic,
             "partition": partition.partition,

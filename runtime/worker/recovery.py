@@ -61,7 +61,7 @@ class Recovery:
             self._tasks.wipe(error)
 
     def rebuilt_since(self, error: TaskCorruptedError, found_ms: int) -> bool:
-        """True if the error is about a global store that was rebuilt after it was found, at a monotonic time in ms."""
+        """Return True if the error is about a global store that was rebuilt after it was found, at a monotonic time in ms."""
         return self._global_task is not None and self._global_task.rebuilt_since(error, found_ms)
 
     def begin_incarnation(self) -> None:

@@ -31,7 +31,7 @@ class Subscription:
             self._watch.start()
 
     def changed(self) -> bool:
-        """True if the last poll matches other topics. Never waits. Raises TopologyError if two patterns match one topic."""
+        """Return True if the last poll matches other topics. Never waits. Raises TopologyError if two patterns match one topic."""
         observation = None if self._watch is None else self._watch.take()
         if observation is None:
             return False

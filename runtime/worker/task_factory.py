@@ -84,7 +84,7 @@ class TaskFactory:
         self.incidents.attach(transport)
 
     def _patience_ms(self) -> int:
-        """Time that a new topic may take until all brokers know it, by librdkafka's own setting."""
+        """Return the time that a new topic may take until all brokers know it, by librdkafka's own setting."""
         return int(str(self._config.producer_properties().get("topic.metadata.propagation.max.ms", TOPIC_PROPAGATION_MS)))
 
     def task(self, task_id: TaskId) -> ActiveTask:
@@ -183,7 +183,7 @@ class TaskFactory:
         commands = "\n".join(
             f"{tool} --topic {partition.topic}:{partition.partition} --to-offset {at}" for partition, at in sorted(lost.items())
         )
-        go_on = f"To go on from where the state was built up to, set these offsets:\n{commands}\nOr build" if lost else "Build"
+        go_on = f"To continue from where the state was built up to, set these offsets:\n{commands}\nOr build" if lost else "Build"
         where = ", ".join(map(str, sorted(lost))) or "its input"
         topics = " ".join(f"--topic {partition.topic}:{partition.partition}" for partition in sorted(lost))
         return (

@@ -31,8 +31,8 @@ from penstock.runtime.worker.task_factory import TaskFactory
 logger = logging.getLogger(__name__)
 
 
-class FormerOwners(Protocol):
-    """Facts about a task's former owners for its next owner (`Coordination`): whether an operator paused the task, and when it was
+class PreviousOwners(Protocol):
+    """Facts about a task's previous owners for its next owner (`Coordination`): whether an operator paused the task, and when it was
     released."""
 
     def taken_over(self, task: TaskId) -> TakenOver | None: ...
@@ -54,7 +54,7 @@ class TaskManager:
         restorer: Restorer,
         global_task: GlobalTask | None,
         events: EventSink,
-        former_owners: FormerOwners,
+        previous_owners: PreviousOwners,
         positions: Positions,
         waits: LockWaits,
         first_state: FirstState,
@@ -67,7 +67,7 @@ class TaskManager:
         self._restorer = restorer
         self._global = global_task
         self._events = events
-        self._former_owners = former_owners
+        self._previous_owners = previous_owners
         self._positions = positions
         self._waits = waits
         self._first_state = first_state
@@ -223,7 +223,7 @@ class TaskManager:
             self.changed = True
 
     def _may_begin(self, task: ActiveTask) -> bool:
-        """False for a task whose processors may read global tables, from their `init` on, while one of those is not complete."""
+        """Return False for a task whose processors may read global tables, from their `init` on, while one of those is not complete."""
         return self._global is None or self._global.complete(task.plan.subtopology.global_stores)
 
     def _begin(self, tasks: list[ActiveTask]) -> None:
@@ -237,14 +237,14 @@ class TaskManager:
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
             self._positions.add_missed_deletions(task, starts[task.id])
-            if self._former_owners.held(task.id):
+            if self._previous_owners.held(task.id):
                 self.request_pause(task.id)
             self._note_hand_over(task)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
 
     def _note_hand_over(self, task: ActiveTask) -> None:
-        taken = self._former_owners.taken_over(task.id)
+        taken = self._previous_owners.taken_over(task.id)
         if taken is not None:
             self._hand_overs.add()
             self._gaps.record(taken.gap_ms)
@@ -315,7 +315,7 @@ class TaskManager:
         for count, task_id in enumerate(order, 1):
             task = self._tasks.get(task_id)
             if task is not None and task.state is TaskState.RUNNING and self._may_process(task_id):
-                processed = task.process(limit if search.limit is None else search.room(limit), now_ms)
+                processed = task.process(limit if search.limit is None else search.remaining(limit), now_ms)
                 if processed:
                     search.count_records(processed)
                     done += processed
@@ -334,7 +334,7 @@ class TaskManager:
         return self._global is None or self._global.may_process(task)
 
     def is_punctuation_due(self, now_ms: int) -> bool:
-        """True if `punctuate` would run a punctuator."""
+        """Return True if `punctuate` would run a punctuator."""
         return any(task.is_punctuation_due(now_ms) for task in self._punctuated())
 
     def punctuate(self, now_ms: int) -> int:
@@ -365,7 +365,7 @@ class TaskManager:
             return
         task.pause(point)
         if point.by_hand:
-            self._former_owners.hold(task.id)
+            self._previous_owners.hold(task.id)
         self._reader.unassign(task.inputs)
         self.changed = True
         logger.warning(
@@ -401,7 +401,7 @@ class TaskManager:
         starts = self._positions.starts(task, committed)
         task.resume(committed, starts)
         self._positions.add_missed_deletions(task, starts)
-        self._former_owners.release(task_id)
+        self._previous_owners.release(task_id)
         self._reader.assign(starts)
         self.changed = True
         offsets = {str(partition): offset for partition, offset in starts.items()}

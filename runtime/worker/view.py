@@ -277,5 +277,5 @@ class _Part:
         return UncommittedPart(self.store, execute) if uncommitted else self.store
 
     def is_of(self, partition: int | None) -> bool:
-        """True if it holds the requested partition."""
+        """Return True if it holds the requested partition."""
         return partition is None or self.task is None or self.task.partition == partition

@@ -176,7 +176,7 @@ def test_a_snapshot_is_taken_by_command(
         )
         assert result.ok and sorted(path.name for path in folder.parent.iterdir()) == ["first", "second"]
         broker.produce(source, [("more", "v")], partition=1)
-        wait_until(lambda: latest(broker, output).get("more") == 1, what="the processing, which goes on")
+        wait_until(lambda: latest(broker, output).get("more") == 1, what="the processing, which continues")
 
 
 class PauseAlways(ProcessingExceptionHandler):

@@ -276,7 +276,7 @@ def test_a_second_instance_of_one_name_is_refused_and_the_first_one_goes_on(brok
     second = client(broker, count_topology(source, output), application_id, tmp_path / "b", **{"client.id": "same", **SESSION})
 
     def lives() -> set[str]:
-        return {record.who for _, record in coordination_log(broker, application_id) if isinstance(record, Member)}
+        return {record.identity for _, record in coordination_log(broker, application_id) if isinstance(record, Member)}
 
     with first, second:
         first.start()

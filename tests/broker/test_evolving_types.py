@@ -58,7 +58,7 @@ def files(app: Application) -> dict[str, int]:
 def test_a_changed_serde_is_refused_by_every_instance_and_a_type_evolves_whose_every_version_the_state_remembers(
     application: Application,
 ) -> None:
-    """A version that is refused opens nothing, so the next that is not refused goes on from the same state."""
+    """A version that is refused opens nothing, so the next that is not refused continues from the same state."""
     run(application, "first", 40)
     for text in refused(application, "doubles"):
         assert "store totals: its values were json(First) and are DOUBLE now" in text

@@ -166,7 +166,7 @@ def test_a_follower_that_becomes_active_is_read_on_to_the_end_as_it_was_then(cop
     assert store.committed_offset(TopicPartition(name, 0)) == 3
     copies.kafka.produce(name, [("a", "3")], partition=0)
     copies.kafka.produce(other, [("x", "1")], partition=0)
-    copies.until(lambda: content(beside) == {"x": "1"}, "the other, which goes on")
+    copies.until(lambda: content(beside) == {"x": "1"}, "the other, which continues")
     assert content(store) == {"a": "2", "b": "1"}, "it reads on after its end"
     assert ("suspended", "counts", 0, 1, SuspendReason.PROMOTED) in copies.listener.calls
 

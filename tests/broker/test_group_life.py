@@ -108,7 +108,7 @@ def test_rule_4_in_a_rolling_restart_no_task_moves_nothing_is_restored_and_anoth
         assert (
             "runs another topology" in log and "store counts of sub-topology 0 is left out" in log and "Ways: stop all its instances" in log
         )
-        assert set(found.app.reports()["a"]) == before["a"] and set(found.app.reports()["b"]) == before["b"], "the others go on"
+        assert set(found.app.reports()["a"]) == before["a"] and set(found.app.reports()["b"]) == before["b"], "the others continue"
         found.app.factory = "tests.support.fleets:count"
         found.app.start("c")
         found.app.becomes({"a": 2, "b": 2, "c": 2})
@@ -172,7 +172,7 @@ def test_two_versions_run_side_by_side_and_a_store_that_was_left_behind_is_refus
         wait_until(lambda: changelog in broker.topics() and broker.consume(changelog), 30, "entries of the store")
         for record in broker.consume(changelog):
             number, value = int((record.key or b"")[1:]), int.from_bytes(record.value or b"", "big")
-            assert value > written[number], "the store goes on from what it held on the disk"
+            assert value > written[number], "the store continues from what it held on the disk"
 
 
 def test_an_instance_that_does_not_lead_is_out_of_its_group_as_soon_as_it_has_closed(running: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""`penstock dev --reload`: an edit restarts the running instances; an error in it is shown, and they go on."""
+"""`penstock dev --reload`: an edit restarts the running instances; an error in it is shown, and they continue."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path
         wait_until(lambda: len(_processes(tmp_path, SUCCESSOR)) == 2, 60, "a successor of the second")
         parent.kill()
         wait_until(lambda: not _processes(tmp_path, WATCHER_MODULE), 60, "the end of the watcher after its parent's")
-        assert _processes(tmp_path, SUCCESSOR) == [second.pid], "the watcher leaves no successor, and the instance goes on"
+        assert _processes(tmp_path, SUCCESSOR) == [second.pid], "the watcher leaves no successor, and the instance continues"
     finally:
         parent.kill()
         parent.wait()

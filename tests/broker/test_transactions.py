@@ -72,7 +72,7 @@ def test_a_worker_whose_transactional_id_is_taken_restarts_and_counts_nothing_tw
         broker.produce(source, [("a", "v")] * 10)
         counts_become(broker, output, {"a": records + 10})
         assert streams.failure is None
-        assert set(incarnations(broker, application_id)) - {incarnation}, "it went on under the name that was taken from it"
+        assert set(incarnations(broker, application_id)) - {incarnation}, "it continued under the name that was taken from it"
     values = [int.from_bytes(record.value or b"", "big") for record in broker.consume(output)]
     assert values == list(range(1, len(values) + 1))
 

@@ -243,7 +243,7 @@ def test_a_worker_that_is_frozen_is_ended_and_replaced(app: App, caplog: pytest.
         assert processes(streams)[1] != frozen
         app.count(400)
         app.each_update_came_once()
-    assert "does not run: nothing was heard of it" in caplog.text
+    assert "does not run: it has sent nothing" in caplog.text
 
 
 def test_a_worker_that_is_frozen_before_its_first_message_is_terminated_and_replaced(app: App) -> None:
@@ -364,7 +364,7 @@ def test_a_worker_that_fails_for_good_ends_the_client(app: App, caplog: pytest.L
         children = list(processes(streams).values())
         app.broker.produce(app.source, [("a", value)])
         assert streams.wait_for(State.ERROR, 60_000)
-        assert isinstance(streams.failure, StreamsError) and "cannot go on" in str(streams.failure)
+        assert isinstance(streams.failure, StreamsError) and "cannot continue" in str(streams.failure)
         assert f"record {app.source}-" in str(streams.failure)
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in children), 5, "the end of the workers")
     assert "the stream thread of" in caplog.text and "trouble" in caplog.text, "the worker's log is this process's, its trace too"

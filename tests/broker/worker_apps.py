@@ -37,9 +37,9 @@ def trouble(value: str) -> str:
     if value == "hang" and once("hung"):
         time.sleep(600)
     if value == "fail" or (value == "fail once" and once("failed")):
-        raise ValueError(f"cannot go on at {value!r}")
+        raise ValueError(f"cannot continue at {value!r}")
     if value == "exit":
-        sys.exit(f"cannot go on at {value!r}")
+        sys.exit(f"cannot continue at {value!r}")
     return value
 
 

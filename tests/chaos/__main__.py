@@ -15,7 +15,7 @@ from tests.chaos.rounds import KILLS, Chaos
 
 TEXT = """
 rounds  one instance is killed at chosen instants of the engine's work, or the broker below it. After each kill every store is held
-        against its changelog, and the next start must go on from there.
+        against its changelog, and the next start must continue from there.
 fleet   two to six instances under a steady load join, leave, restart, are killed and frozen. At the end each output must have come
         once, every store must be as its changelog says, and the longest gaps in the output are printed by cause.
 

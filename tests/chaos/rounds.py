@@ -1,7 +1,7 @@
 """Rounds of violence against one application that works under load: each kills the instance at another instant, or the broker below it.
 
 After each kill the remains are looked at: every store must equal its changelog up to the store's own offset, and no more than what is
-committed. The next start must go on from there: its restores from the stores' offsets, its tasks from the group's. At the end, outputs
+committed. The next start must continue from there: its restores from the stores' offsets, its tasks from the group's. At the end, outputs
 are held against the input. (`python -m tests.chaos`, or `make chaos`, runs many rounds; the tests a few.)
 """
 

@@ -1,4 +1,4 @@
-"""The broker goes away while an application runs, for longer than a transaction may last, and comes back: it goes on by itself."""
+"""The broker goes away while an application runs, for longer than a transaction may last, and comes back: it continues by itself."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def each_update_once(records: list[RawRecord], wanted: Counter[str], topic: str)
 
 @dataclass(slots=True)
 class Changelogs:
-    """What has been read of the changelogs so far, committed records only; a second reading goes on where the first ended."""
+    """What has been read of the changelogs so far, committed records only; a second reading continues where the first ended."""
 
     broker: Kafka
     records: dict[TopicPartition, list[tuple[int, bytes, bytes | None, int]]] = field(default_factory=lambda: defaultdict(list))

@@ -1,8 +1,8 @@
 """Every kind of store against a plain model, with random updates, reads, commits, rollbacks, restores and crashes.
 
-A crash leaves the store open and goes on with a copy of its folder, as kill -9 leaves it; a store in memory is empty then and restored from
-its changelog. After each step the store must be exactly the model, and what is committed exactly the model as of the last commit, offsets
-included."""
+A crash leaves the store open and continues with a copy of its folder, as kill -9 leaves it; a store in memory is empty then and restored
+from its changelog. After each step the store must be exactly the model, and what is committed exactly the model as of the last commit,
+offsets included."""
 
 from __future__ import annotations
 

@@ -155,9 +155,9 @@ def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_goes_on(depl
     before = processes(deployed)
     write(deployed, CODE.replace("# more", DIES))
     stopped = penstock("deploy", application, "--timeout", "60", status=1)
-    assert "not on this day" in stopped and "New code: none. Stopped at: " in stopped and "To go back: " in stopped
+    assert "not on this day" in stopped and "New code: none. Stopped at: " in stopped and "To roll back: " in stopped
     (left,) = [pid for pid in processes(deployed) if pid is not None]
-    assert left in before, "the other one goes on with the former code"
+    assert left in before, "the other one continues with the old code"
     assert actions(deployed) == ["deploy started", "deploy stopped"]
     write(deployed, CODE.replace("# more", "# repaired"))
     command = [sys.executable, "-m", "penstock.orchestration", "deploy", application]

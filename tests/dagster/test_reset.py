@@ -357,4 +357,4 @@ def test_a_snapshot_taken_at_rest_seeds_the_application_after_a_reset(wide: Proj
     behind = ends(wide)
     wide.broker.produce(f"{id_}-in", [(key, "{}") for key in KEYS])
     penstock("start", first, "--seed", str(tmp_path / "kept"))
-    wait_until(lambda: (counts(wide, "out", behind), counts(wide, "moved", behind)) == done[3], 40, "the counts that go on")
+    wait_until(lambda: (counts(wide, "out", behind), counts(wide, "moved", behind)) == done[3], 40, "the counts that continue")

@@ -195,7 +195,7 @@ def test_the_command_seeds_a_store_without_rows_in_all_its_tasks(
     assert "totals: 0 rows" in printed
     assert "begin empty: hourly, latest, visits" in printed
     assert str(seed.place) in printed
-    with pytest.raises(typer.BadParameter, match="where the stream goes on"):
+    with pytest.raises(typer.BadParameter, match="where the stream continues"):
         command([*told, "--ends"], standalone_mode=False)
 
 

@@ -139,7 +139,7 @@ def test_a_table_is_made_with_all_that_is_known_of_it_and_replaced_in_one_step(s
     make(request(tasks, "v2", **names), spark, nothing)  # repeated: it is there already
     assert counted(spark, request(tasks, "", **names))["AA"] == 3
     if form == "parquet":
-        assert {row.carrier: row.flights for row in before.collect()}["AA"] == 2, "who had opened the old version goes on with it"
+        assert {row.carrier: row.flights for row in before.collect()}["AA"] == 2, "who had opened the old version continues with it"
         assert sorted(path.name for path in Path(request(tasks, "").versions).iterdir()) == [".lock", "v1", "v2"]
 
 

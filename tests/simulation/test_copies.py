@@ -36,7 +36,7 @@ def test_a_learner_that_has_caught_up_is_given_the_task() -> None:
     ready = Candidate("b", positions=dict.fromkeys(learned, LARGE - 5), follows=learned, learns=learned, caught_up=frozenset({TASKS[2]}))
     placed = place([owner("a", *TASKS), ready], TASKS, rules(lag=3))
     assert placed.active["b"] == {TASKS[2]}
-    assert placed.learner["b"] == {TASKS[3]}, "the other goes on learning"
+    assert placed.learner["b"] == {TASKS[3]}, "the other continues learning"
 
 
 def test_state_that_is_small_is_learned_too_whatever_the_budget() -> None:

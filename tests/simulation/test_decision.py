@@ -69,8 +69,8 @@ class Log:
         """Decides, and writes that down."""
         decided = self.decision.assignment("leader", dead or [], fenced or [])
         assert decided is not None
-        for who in fenced or []:
-            del self.registry.members[who]
+        for identity in fenced or []:
+            del self.registry.members[identity]
         self.say(decided)
         return decided
 
@@ -98,7 +98,7 @@ def running(*names: str) -> dict[str, TaskReport]:
 
 
 def active(assignment: Assignment) -> dict[str, list[str]]:
-    return {grant.who: grant.active for grant in assignment.grants if grant.active}
+    return {grant.identity: grant.active for grant in assignment.grants if grant.active}
 
 
 def moving_to_b() -> Log:

@@ -242,9 +242,9 @@ class Fleet(RuleBasedStateMachine):
     def carry_out(self, placed: Placement) -> None:
         for name, machine in self.machines.items():
             for number in machine.running:
-                who = f"{name}/{number}"
-                machine.running[number], machine.standby[number] = placed.active[who], placed.standby[who]
-                machine.learner[number] = placed.learner[who]
+                identity = f"{name}/{number}"
+                machine.running[number], machine.standby[number] = placed.active[identity], placed.standby[identity]
+                machine.learner[number] = placed.learner[identity]
                 machine.disk.update({task: self.ends[task] for task in machine.running[number] & STATEFUL})
 
     @rule(name=st.sampled_from(sorted(INSTANCES)), number=st.integers(1, 3))
@@ -292,11 +292,11 @@ class Fleet(RuleBasedStateMachine):
         has_ready = {task for task, _ in ready}
         placed = self.place()
         self.is_sound(placed)
-        for who, tasks in placed.active.items():
-            name = who.partition("/")[0]
+        for identity, tasks in placed.active.items():
+            name = identity.partition("/")[0]
             before = frozenset().union(*self.machines[name].running.values())
             for task in tasks & STATEFUL & has_ready:
-                assert task in before or (task, name) in ready, f"{task} goes to {who}, which is not ready, though another is"
+                assert task in before or (task, name) in ready, f"{task} goes to {identity}, which is not ready, though another is"
         self.carry_out(placed)
 
     def is_sound(self, placed: Placement) -> None:
@@ -304,13 +304,17 @@ class Fleet(RuleBasedStateMachine):
         assert actives == Counter(TASKS if self.machines else ())
         restoring = [
             task
-            for who, tasks in placed.learner.items()
+            for identity, tasks in placed.learner.items()
             for task in tasks
-            if self.machines[who.partition("/")[0]].disk.get(task, 0) < max(machine.disk.get(task, 0) for machine in self.machines.values())
+            if self.machines[identity.partition("/")[0]].disk.get(task, 0)
+            < max(machine.disk.get(task, 0) for machine in self.machines.values())
         ]
         assert len(restoring) <= self.copy_rules.warmups, "learners that have the whole state are not counted"
         places = Counter(
-            (task, who.partition("/")[0]) for kind in (placed.active, placed.standby, placed.learner) for who in kind for task in kind[who]
+            (task, identity.partition("/")[0])
+            for kind in (placed.active, placed.standby, placed.learner)
+            for identity in kind
+            for task in kind[identity]
         )
         assert set(places.values()) <= {1}, "a task is twice on one instance"
 
@@ -355,7 +359,7 @@ class Fleet(RuleBasedStateMachine):
             assert not any(placed.active[f"{name}/{number}"] for number in set(machine.running) - set(staying.get(name, ())))
         homes = {task: name for name, tasks in active.items() for task in tasks}
         zones = {INSTANCES[name] for name in staying}
-        copies = [(task, who.partition("/")[0]) for who, tasks in placed.standby.items() for task in tasks]
+        copies = [(task, identity.partition("/")[0]) for identity, tasks in placed.standby.items() for task in tasks]
         assert len(copies) == (len(STATEFUL) if len(staying) > 1 else 0)
         for task, name in copies:
             assert len(zones) == 1 or INSTANCES[name] != INSTANCES[homes[task]], f"the standby of {task} is in the zone of its active"

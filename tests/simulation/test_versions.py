@@ -85,34 +85,34 @@ class World:
             topology=topology.digest,
             protocol=PROTOCOL,
         )
-        self.members[member.who] = member, topology
+        self.members[member.identity] = member, topology
         self.say(member, member.key)
         return True
 
-    def die(self, who: str) -> None:
-        member, _ = self.members.pop(who)
-        self.say(Tombstone("member", who), member.key)
+    def die(self, identity: str) -> None:
+        member, _ = self.members.pop(identity)
+        self.say(Tombstone("member", identity), member.key)
 
-    def decide(self, who: str) -> Assignment:
-        """The member `who` leads: by the layout of its own version."""
-        tasks = tasks_of(self.members[who][1].parts)
+    def decide(self, identity: str) -> Assignment:
+        """The member `identity` leads: by the layout of its own version."""
+        tasks = tasks_of(self.members[identity][1].parts)
         layout = TopicLayout({}, tasks, tasks, frozenset(), TopicPartition("guard", 0))
-        if who not in self._leaders:
-            self._leaders[who] = Decision(StreamsConfig(self._settings), layout, self.registry, cast(Any, self), cast(Any, self))
-        decided = self._leaders[who].assignment(who, [], [])
+        if identity not in self._leaders:
+            self._leaders[identity] = Decision(StreamsConfig(self._settings), layout, self.registry, cast(Any, self), cast(Any, self))
+        decided = self._leaders[identity].assignment(identity, [], [])
         assert decided is not None
         self.say(decided, ASSIGNMENT_KEY)
         return decided
 
-    def carry_out(self, who: str) -> None:
+    def carry_out(self, identity: str) -> None:
         """The member has open what it was granted, and has read its copies to the end. Checks that its version can run it."""
-        member, topology = self.members[who]
-        active = self.registry.granted(who, member.member_id)
-        copies = self.registry.followed(who, member.member_id)
+        member, topology = self.members[identity]
+        active = self.registry.granted(identity, member.member_id)
+        copies = self.registry.followed(identity, member.member_id)
         for task in {*active, *copies}:
-            assert TaskId.parse(task).subtopology in topology.parts, f"{who} ({topology.text}) has no task {task}"
+            assert TaskId.parse(task).subtopology in topology.parts, f"{identity} ({topology.text}) has no task {task}"
         kept = active - member.active if topology is not NEW else frozenset()
-        assert not kept & self.with_sums, f"{who} (old) takes {sorted(kept & self.with_sums)} over, and leaves the store sums behind"
+        assert not kept & self.with_sums, f"{identity} (old) takes {sorted(kept & self.with_sums)} over, and leaves the store sums behind"
         self.with_sums |= {task for task in active if topology is NEW and TaskId.parse(task).subtopology == SUMS.sub_topology}
         kinds = {**copies, **dict.fromkeys(active, TaskKind.ACTIVE)}
         reports = {
@@ -120,16 +120,16 @@ class World:
             for task, kind in kinds.items()
         }
         member = msgspec.structs.replace(member, tasks=reports, epoch=self.registry.epoch)
-        self.members[who] = member, topology
+        self.members[identity] = member, topology
         self.say(member, member.key)
 
-    def settle(self, who: str, rounds: int = 12) -> dict[str, set[str]]:
+    def settle(self, identity: str, rounds: int = 12) -> dict[str, set[str]]:
         """Rounds of assignments and their being carried out; gives the active tasks by member."""
         for _ in range(rounds):
-            self.decide(who)
+            self.decide(identity)
             for each in list(self.members):
                 self.carry_out(each)
-        return {who: member.active for who, (member, _) in self.members.items()}
+        return {identity: member.active for identity, (member, _) in self.members.items()}
 
 
 @settings(max_examples=40, deadline=None)
@@ -173,12 +173,12 @@ def test_in_a_roll_tasks_move_to_the_new_version_alone_and_evenly(leader: int) -
     world.die("i1/1/1")
     assert world.join(NEW)
     shares = world.settle(["i2/1/1", "i3/1/1"][leader])
-    assert {who: len(tasks) for who, tasks in shares.items()} == {"i2/1/1": 3, "i3/1/1": 3}
+    assert {identity: len(tasks) for identity, tasks in shares.items()} == {"i2/1/1": 3, "i3/1/1": 3}
     assert {"1_0", "1_1"} <= shares["i3/1/1"]
     assert not world.join(OLD), "it would leave the store behind"
     world.die("i2/1/1")
     assert world.join(NEW)
-    assert {who: len(tasks) for who, tasks in world.settle("i4/1/1").items()} == {"i3/1/1": 3, "i4/1/1": 3}
+    assert {identity: len(tasks) for identity, tasks in world.settle("i4/1/1").items()} == {"i3/1/1": 3, "i4/1/1": 3}
 
 
 def test_what_ran_with_the_new_store_waits_when_its_members_die_and_the_way_back_is_open_when_all_have(
@@ -239,7 +239,7 @@ def test_a_member_of_another_major_protocol_is_refused_and_given_nothing() -> No
     refusal = refusal_beside(OLD, [later], world.registry.versions, {})
     assert refusal is not None and "records have protocol 2.0; those of this one have 1." in str(refusal)
     world.say(later, later.key)
-    assert [grant.who for grant in world.decide("i1/1/1").grants] == ["i1/1/1"]
+    assert [grant.identity for grant in world.decide("i1/1/1").grants] == ["i1/1/1"]
 
 
 def test_a_member_of_before_shapes_runs_beside_the_same_topology_and_no_other() -> None:
@@ -252,5 +252,5 @@ def test_a_member_of_before_shapes_runs_beside_the_same_topology_and_no_other() 
     world.say(former, former.key)
     world.join(OLD)
     decided = world.decide("i1/1/1")
-    assert {grant.who for grant in decided.grants} == {"a/1/1", "i1/1/1"}
+    assert {grant.identity for grant in decided.grants} == {"a/1/1", "i1/1/1"}
     assert sum(len(grant.active) for grant in decided.grants) + len(decided.heirs) == 4

@@ -116,7 +116,7 @@ def ran_nothing_twice(log: list[tuple[int, Record]]) -> None:
     for place, (offset, record) in enumerate(log):
         match record:
             case Member():
-                open_at[record.who] = record.active
+                open_at[record.identity] = record.active
             case Tombstone(kind="member"):
                 open_at.pop(record.id, None)
             case Assignment():
@@ -124,9 +124,11 @@ def ran_nothing_twice(log: list[tuple[int, Record]]) -> None:
                 granted = [task for grant in record.grants for task in grant.active]
                 assert len(granted) == len(set(granted)), f"the assignment at {offset} grants a task twice: {sorted(granted)}"
                 for grant in record.grants:
-                    others = {task: who for who, mine in open_at.items() if who not in dead | {grant.who} for task in mine}
+                    others = {
+                        task: identity for identity, mine in open_at.items() if identity not in dead | {grant.identity} for task in mine
+                    }
                     twice = {task: others[task] for task in grant.active if task in others}
-                    assert not twice, f"the assignment at {offset} grants {grant.who} what others may run: {twice}"
+                    assert not twice, f"the assignment at {offset} grants {grant.identity} what others may run: {twice}"
 
 
 def _tombstones_after(log: list[tuple[int, Record]], place: int) -> set[str]:

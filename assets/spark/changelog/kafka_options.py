@@ -47,22 +47,22 @@ def connector_options(config: StreamsConfig) -> dict[str, str]:
 def _sasl(given: Mapping[str, str]) -> dict[str, str]:
     mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", "GSSAPI")).upper()
     if mechanism in _MODULES:
-        who = {"username": _required(given, "sasl.username"), "password": _required(given, "sasl.password")}
-        return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(_MODULES[mechanism], who)}
+        credentials = {"username": _required(given, "sasl.username"), "password": _required(given, "sasl.password")}
+        return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(_MODULES[mechanism], credentials)}
     if mechanism == "GSSAPI":
         ticket = {"useKeyTab": "true", "storeKey": "true", "keyTab": _required(given, "sasl.kerberos.keytab")}
-        who = {**ticket, "principal": _required(given, "sasl.kerberos.principal")}
-        return {"sasl.mechanism": mechanism, "sasl.kerberos.service.name": "kafka", "sasl.jaas.config": _jaas(_KERBEROS, who)}
+        credentials = {**ticket, "principal": _required(given, "sasl.kerberos.principal")}
+        return {"sasl.mechanism": mechanism, "sasl.kerberos.service.name": "kafka", "sasl.jaas.config": _jaas(_KERBEROS, credentials)}
     if mechanism == "OAUTHBEARER" and given.get("sasl.oauthbearer.method") == "oidc":
-        who = {
+        credentials = {
             "clientId": _required(given, "sasl.oauthbearer.client.id"),
             "clientSecret": _required(given, "sasl.oauthbearer.client.secret"),
         }
         if scope := given.get("sasl.oauthbearer.scope"):
-            who["scope"] = scope
+            credentials["scope"] = scope
         return {
             "sasl.mechanism": mechanism,
-            "sasl.jaas.config": _jaas(f"{_OAUTH}.OAuthBearerLoginModule", who),
+            "sasl.jaas.config": _jaas(f"{_OAUTH}.OAuthBearerLoginModule", credentials),
             "sasl.login.callback.handler.class": f"{_OAUTH}.OAuthBearerLoginCallbackHandler",
             "sasl.oauthbearer.token.endpoint.url": _required(given, "sasl.oauthbearer.token.endpoint.url"),
         }

@@ -110,7 +110,7 @@ def require_whole(log: StoreLog, found: LogRange) -> LogRange:
     if found.compacted_only:
         raise ChangelogError(
             f"store {log.store} cannot be computed from its topic: {starts}, though it is only compacted. Another program has "
-            "deleted the records before it, so keys are missing. Make the table of a snapshot"
+            "deleted the records before it, so keys are missing. Build the table from a snapshot"
         )
     note = f"{starts}: older records were deleted by the topic's retention (its cleanup.policy has delete)"
     return replace(found, notes=(*found.notes, note))
@@ -120,7 +120,7 @@ def _check_partitions(log: StoreLog, topic: TopicDescription, upto: Mapping[int,
     if log.partitions is not None and log.partitions != topic.partitions:
         raise WrongPartitionsError(
             f"topic {topic.name} has {topic.partitions} partitions, and store {log.store} of {log.application} is in {log.partitions} "
-            "tasks: one of them was made for another number"
+            "tasks: either the topic or the state was created with another number"
         )
     beyond = [partition for partition in upto or () if partition >= topic.partitions]
     if beyond:

@@ -69,7 +69,7 @@ def _asked(
     found = admin.describe(topics)
     if missing := [topic for topic in topics if topic not in found]:
         raise MissingSourceTopicError(
-            f"source topic {missing[0]} does not exist on {settings['bootstrap.servers']}: where would the stream go on?"
+            f"source topic {missing[0]} does not exist on {settings['bootstrap.servers']}: where would the stream continue?"
         )
     offsets: Offsets = {topic: {} for topic in topics}
     partitions = [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
@@ -104,7 +104,7 @@ def main(
 ) -> None:
     """Write a seed of an application from a table per store. Exit status 1 if rows do not fit, or something is not there."""
     if sum((as_of is not None, ends, offsets is not None)) != 1:
-        raise typer.BadParameter("say where the stream goes on: one of --as-of, --ends and --offsets")
+        raise typer.BadParameter("say where the stream continues: one of --as-of, --ends and --offsets")
     tables = dict(_named(each) for each in store)
     with explained():
         declared = Applications.of(ProjectPaths.find())

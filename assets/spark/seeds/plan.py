@@ -182,7 +182,7 @@ def _partitions(topology: Topology, offsets: Mapping[str, Mapping[int, int]]) ->
     wanted = source_topics(topology)
     for topic in sorted(wanted | set(offsets)):
         if topic not in offsets:
-            raise WrongPartitionsError(f"source topic {topic} has no input offsets: from where should the stream go on?")
+            raise WrongPartitionsError(f"source topic {topic} has no input offsets: from where should the stream continue?")
         if topic not in wanted:
             raise WrongPartitionsError(f"input offsets of {topic}, which no task reads; the source topics are {', '.join(sorted(wanted))}")
         numbers, least = sorted(offsets[topic]), min(offsets[topic].values(), default=-1)

@@ -13,7 +13,7 @@ _LONGEST = 2_000
 def explained(error: BaseException, settings: SparkSettings) -> str:
     """Return the message of an error raised by Spark, with the setting to change if that is known."""
     text = str(error) or type(error).__name__
-    for pattern, said in _KNOWN:
+    for pattern, explanation in _KNOWN:
         found = re.search(pattern, text)
         if found:
             words = {
@@ -24,7 +24,7 @@ def explained(error: BaseException, settings: SparkSettings) -> str:
                 "executor_memory": settings.executor_memory or "Spark's default",
                 "driver_host": settings.driver_host or "the one that Spark found",
             }
-            return said.format(*(group or "" for group in found.groups()), **words)
+            return explanation.format(*(group or "" for group in found.groups()), **words)
     return _without_java(text)
 
 

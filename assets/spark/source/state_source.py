@@ -279,7 +279,7 @@ class StateDataSource(DataSource):
             if field.name in known and field.dataType.simpleString() != known[field.name].simpleString():
                 raise ValueError(
                     f"the column {field.name!r} of store {plan.options.store} is {known[field.name].simpleString()}, not "
-                    f"{field.dataType.simpleString()}; the type of values in JSON is said by the option 'value-schema'"
+                    f"{field.dataType.simpleString()}; the option 'value-schema' declares the type of values in JSON"
                 )
         asked = plan.options.columns or schema.names
         columns = [each for name in schema.names for each in ([each for each in asked if base_column(each) == name] or [name])]

@@ -59,7 +59,7 @@ Malformed = Callable[[bytes | None, str], None]
 def row_columns(layout: StoreLayout) -> list[str]:
     """Return the names of the columns of a store. Raises StateDirectoryError for a kind of store that has no rows."""
     if layout.kind not in ROW_KINDS:
-        raise StateDirectoryError(f"no table can be made of a {layout.kind} store: only who wrote it can read its files")
+        raise StateDirectoryError(f"no table can be made of a {layout.kind} store: only the program that wrote it can read its files")
     timestamp = ["timestamp"] if layout.timestamped or layout.kind == "buffer" else []
     until = {"window": ["window_end"], "session": [], "versioned": ["valid_to"]}.get(layout.kind, [])
     identity = key_columns(layout)

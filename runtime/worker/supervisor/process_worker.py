@@ -199,7 +199,7 @@ class ProcessWorker:
             self._kill(f"said nothing for {now_ms - self._started_ms} ms since it was started")
 
     def _kill_silent(self, silent_ms: int) -> None:
-        self._kill(f"does not run: nothing was heard of it for {silent_ms} ms (session.timeout.ms)")
+        self._kill(f"does not run: it has sent nothing for {silent_ms} ms (session.timeout.ms)")
 
     def _kill(self, why: str) -> None:
         self._killed = True

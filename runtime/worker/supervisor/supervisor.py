@@ -198,7 +198,7 @@ class Supervisor:
             self._own_thread.join(None if deadline_ms is None else max(0, deadline_ms - self._clock.monotonic_ms()) / 1000)
 
     def _on_own_thread(self) -> bool:
-        """True on a thread that has to end before everything has ended: in a listener, or in user code of a worker in a thread."""
+        """Return True on a thread that must end before the client can close: in a listener, or in user code of a worker in a thread."""
         return threading.current_thread() is self._own_thread or (self._thread is not None and self._thread.may_be_asked)
 
     # -- notifications of workers (`WorkerListener`) ---------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Watchdog:
 
 
 def is_stopped(pid: int) -> bool:
-    """True for a child of this process that was stopped (SIGSTOP) and not continued. False where the system does not say."""
+    """Return True for a child of this process that was stopped (SIGSTOP) and not continued. False where the system does not say."""
     if not hasattr(os, "waitid"):
         return False
     try:

@@ -48,7 +48,7 @@ def listening(reader: FolderReader) -> Iterator[tuple[Path, Heard]]:
 
 @contextmanager
 def writing(path: Path, code: str) -> Iterator[Callable[[], None]]:
-    """A process that runs some code on `file`, the open messages; it goes on in `step()` when the function is called."""
+    """A process that runs some code on `file`, the open messages; it continues in `step()` when the function is called."""
     head = f"import os, sys\nfile = open({str(path)!r}, 'ab', buffering=0)\ndef step(): print('here', flush=True); sys.stdin.readline()\n"
     process = subprocess.Popen([sys.executable, "-c", head + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None

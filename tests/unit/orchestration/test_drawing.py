@@ -131,7 +131,7 @@ def report(offsets: int, state: TaskState = TaskState.RUNNING, kind: TaskKind = 
 
 
 def picture(*members: Member) -> Picture:
-    return Picture("app", {each.who: each for each in members}, {}, {"h": "Topologies:"}, None)
+    return Picture("app", {each.identity: each for each in members}, {}, {"h": "Topologies:"}, None)
 
 
 def test_rates_are_those_between_two_reports_of_the_same_worker() -> None:

@@ -54,7 +54,7 @@ def picture(
 ) -> Picture:
     desired = {name: Desired(instance=name, running=name in wanted, at_ms=0, by="ann") for name in (*stopped, *wanted)}
     versions = {version.digest: version for version in (NEWER, TOPOLOGY)}
-    return Picture("app", {each.who: each for each in members}, desired, {"h": ""}, assignment, versions, deaths)
+    return Picture("app", {each.identity: each for each in members}, desired, {"h": ""}, assignment, versions, deaths)
 
 
 def reasons(seen: Picture, *silent: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_the_memory_of_an_instance_is_that_of_its_workers_by_part(monkeypatch: p
         )
         for number in (1, 2)
     ]
-    members = {worker.who: worker for worker in workers}
+    members = {worker.identity: worker for worker in workers}
     monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", members, {"a-1": wish}, {}, None))
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert "memory of a-1, MiB: blocks 60, other 140" in found.output
@@ -73,7 +73,7 @@ def test_the_global_stores_of_each_worker_are_rows_of_the_tasks_and_of_the_asset
         Member(instance="a-1", incarnation=1, transactional_id="t", host="h", pid=1, worker=number, global_stores={"rows": report})
         for number, report in reports.items()
     ]
-    picture = Picture("a", {worker.who: worker for worker in workers}, {}, {}, None)
+    picture = Picture("a", {worker.identity: worker for worker in workers}, {}, {}, None)
     monkeypatch.setattr(Observer, "observe", lambda self: picture)
     rows = json.loads(CliRunner().invoke(app, ["tasks", "-b", "x:1", "-a", "a", "--json"]).stdout)
     assert [(row["task"], row["store"], row["worker"], row["state"], row["lag"], row["recovery"]) for row in rows] == [
@@ -136,7 +136,7 @@ def test_unread_partitions_of_an_application_that_runs_are_named_and_are_exit_st
     runs = Member(
         instance="a-1", incarnation=1, transactional_id="t", host="elsewhere", pid=1, state=state, heartbeat_ms=int(time.time() * 1000)
     )
-    picture = Picture("a", {runs.who: runs}, {}, {}, None, unread=(UnreadPartitions("in", 2, 5),))
+    picture = Picture("a", {runs.identity: runs}, {}, {}, None, unread=(UnreadPartitions("in", 2, 5),))
     monkeypatch.setattr(Observer, "observe", lambda self: picture)
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert found.exit_code == status
@@ -171,7 +171,7 @@ def test_at_80_columns_what_is_wrong_is_first_and_no_name_is_cut_or_broken(monke
         for number in (1, 2)
     ]
     wishes = {each.instance: Desired(instance=each.instance, running=True, at_ms=now_ms, by="ann") for each in members}
-    picture = Picture(LONG, {each.who: each for each in members}, wishes, {}, None)
+    picture = Picture(LONG, {each.identity: each for each in members}, wishes, {}, None)
     place = f"{TOPIC}-4@15535"
     condition = Condition("TASK_PAUSED", "ERROR", place, f"task 0_4 on {LONG}-1 is paused at {place}: truncated", now_ms)
     monkeypatch.setattr(Observer, "observe", lambda self: picture)

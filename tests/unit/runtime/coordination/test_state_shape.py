@@ -73,23 +73,23 @@ class Topic(CoordinationLog):
         return other
 
 
-def worker(topic: Topic, now: TopologyShape, former: TopologyShape | None) -> tuple[Registry, StateRecord]:
+def worker(topic: Topic, now: TopologyShape, previous: TopologyShape | None) -> tuple[Registry, StateRecord]:
     registry = topic.registry()
-    return registry, StateRecord(Acceptance("app", former, now, ["s"]), registry, topic)
+    return registry, StateRecord(Acceptance("app", previous, now, ["s"]), registry, topic)
 
 
-def recorded(topic: Topic, now: TopologyShape, former: TopologyShape | None) -> None:
-    registry, record = worker(topic, now, former)
+def recorded(topic: Topic, now: TopologyShape, previous: TopologyShape | None) -> None:
+    registry, record = worker(topic, now, previous)
     assert not record.covers("a/1/1", 0), "nothing is opened before the record is read back"
     topic.read(registry, len(topic.order) - 1)
     assert record.covers("a/1/1", 0)
 
 
 def at_once(
-    topic: Topic, former: TopologyShape, one: TopologyShape, other: TopologyShape
+    topic: Topic, previous: TopologyShape, one: TopologyShape, other: TopologyShape
 ) -> tuple[tuple[Registry, StateRecord], tuple[Registry, StateRecord], int]:
-    """Record a former shape; return two workers that start after it, each with another shape, and the end of the topic."""
-    recorded(topic, former, None)
+    """Record a previous shape; return two workers that start after it, each with another shape, and the end of the topic."""
+    recorded(topic, previous, None)
     held = topic.holds()
     return worker(topic, one, held), worker(topic, other, held), len(topic.order)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import serdes
-from penstock.runtime.input.deserialization import Decoder, judge, raw_record
+from penstock.runtime.input.deserialization import Decoder, ask_handler, raw_record
 from penstock.runtime.model.errors import DeserializationError, StreamsError
 from penstock.runtime.model.handlers import (
     DeserializationExceptionHandler,
@@ -122,7 +122,7 @@ def test_a_serde_of_the_users_sees_the_headers_of_its_own_record() -> None:
 def test_the_handlers_answers(handler: type[DeserializationExceptionHandler], response: DeserializationHandlerResponse) -> None:
     _, failure = strings().decode([Raw(5, b"\xff", b"v", 3)], -1)
     assert failure is not None
-    assert judge(handler(), failure, TaskId(0, 0)) is response
+    assert ask_handler(handler(), failure, TaskId(0, 0)) is response
 
 
 def test_a_handler_gets_the_raw_bytes_and_what_the_serde_raised() -> None:
@@ -135,7 +135,7 @@ def test_a_handler_gets_the_raw_bytes_and_what_the_serde_raised() -> None:
 
     _, failure = strings().decode([Raw(5, b"\xff", b"v", 3)], -1)
     assert failure is not None
-    judge(Watcher(), failure, TaskId(1, 0))
+    ask_handler(Watcher(), failure, TaskId(1, 0))
     [(context, record, exception)] = got
     assert (context.topic, context.partition, context.offset, context.task_id) == ("t", 0, 5, TaskId(1, 0))
     assert (record.key, record.value, record.timestamp) == (b"\xff", b"v", 3)
@@ -150,7 +150,7 @@ def test_a_handler_that_answers_nonsense_is_an_error() -> None:
     _, failure = strings().decode([Raw(5, b"\xff")], -1)
     assert failure is not None
     with pytest.raises(StreamsError, match="expected CONTINUE, FAIL or PAUSE"):
-        judge(Silent(), failure, TaskId(0, 0))
+        ask_handler(Silent(), failure, TaskId(0, 0))
 
 
 def test_a_handler_is_made_from_its_dotted_path_and_configured_once() -> None:

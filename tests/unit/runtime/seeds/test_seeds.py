@@ -26,7 +26,7 @@ from penstock.runtime.seeds.entries import changelog_records, latest
 from penstock.runtime.seeds.inputs import starts
 from penstock.runtime.seeds.journal import Mark, Stage
 from penstock.runtime.seeds.plan import SeededTask, misfit_text, plan_seed
-from penstock.runtime.seeds.preconditions import Ground
+from penstock.runtime.seeds.preconditions import Preconditions
 from penstock.runtime.seeds.progress import Progress
 from penstock.runtime.seeds.state_record import seeded_shape
 from penstock.runtime.serdes.keys import session_key, window_store_key
@@ -357,12 +357,12 @@ def planned(tmp_path: Path) -> list[SeededTask]:
     return fits(counted(), layout_of(), seed_of(tmp_path / "planned", counted()))
 
 
-def ground(
+def preconditions(
     ends: tuple[int, int] = (0, 0), committed: Mapping[TopicPartition, NextOffset] | None = None, stage: Stage | None = None
-) -> Ground:
+) -> Preconditions:
     logs = [TopicPartition("app-counts-changelog", number) for number in (0, 1)]
     marks = {} if stage is None else {log: Mark("s", "id", 3, stage) for log in logs}
-    return Ground("app", committed or {}, dict(zip(logs, map(NextOffset, ends), strict=True)), marks, {"app-counts-changelog": "id"})
+    return Preconditions("app", committed or {}, dict(zip(logs, map(NextOffset, ends), strict=True)), marks, {"app-counts-changelog": "id"})
 
 
 HAS_RUN = {TopicPartition("in", 0): NextOffset(9)}
@@ -370,23 +370,23 @@ HAS_RUN = {TopicPartition("in", 0): NextOffset(9)}
 
 def test_new_ground_and_that_of_an_attempt_before_are_taken(tmp_path: Path) -> None:
     tasks = planned(tmp_path)
-    for found in (ground(), ground((0, 4), stage=Stage.PART), ground((3, 4), stage=Stage.WHOLE)):
+    for found in (preconditions(), preconditions((0, 4), stage=Stage.PART), preconditions((3, 4), stage=Stage.WHOLE)):
         assert not found.is_installed(tasks)
         assert found.to_install(tasks, False) == tasks
-    assert ground((3, 4), HAS_RUN, Stage.DONE).is_installed(tasks)
+    assert preconditions((3, 4), HAS_RUN, Stage.DONE).is_installed(tasks)
 
 
 @pytest.mark.parametrize(
     ("found", "reset", "told"),
     [
-        (ground((0, 4)), False, "the changelogs app-counts-changelog are not empty"),
-        (ground((3, 4), stage=Stage.DONE), False, "are not empty"),  # its offsets were deleted since
-        (ground((3, 4), HAS_RUN), False, "has committed offsets (in-0@9)"),
-        (ground((0, 0), HAS_RUN), False, "of sub-topology 0 are empty; if they were lost, --reset-offsets"),
-        (ground((3, 4), HAS_RUN), True, "no changelog of application app is lost: there is nothing to put back"),
+        (preconditions((0, 4)), False, "the changelogs app-counts-changelog are not empty"),
+        (preconditions((3, 4), stage=Stage.DONE), False, "are not empty"),  # its offsets were deleted since
+        (preconditions((3, 4), HAS_RUN), False, "has committed offsets (in-0@9)"),
+        (preconditions((0, 0), HAS_RUN), False, "of sub-topology 0 are empty; if they were lost, --reset-offsets"),
+        (preconditions((3, 4), HAS_RUN), True, "no changelog of application app is lost: there is nothing to put back"),
     ],
 )
-def test_ground_that_is_not_ready_is_refused(tmp_path: Path, found: Ground, reset: bool, told: str) -> None:
+def test_ground_that_is_not_ready_is_refused(tmp_path: Path, found: Preconditions, reset: bool, told: str) -> None:
     with pytest.raises(SeedRefusedError) as error:
         found.to_install(planned(tmp_path), reset)
     assert told in str(error.value)
@@ -394,8 +394,8 @@ def test_ground_that_is_not_ready_is_refused(tmp_path: Path, found: Ground, rese
 
 def test_what_is_lost_is_put_back(tmp_path: Path) -> None:
     tasks = planned(tmp_path)
-    assert ground((0, 0), HAS_RUN).to_install(tasks, True) == tasks
-    assert ground((0, 4), HAS_RUN, Stage.PART).to_install(tasks, True) == tasks
+    assert preconditions((0, 0), HAS_RUN).to_install(tasks, True) == tasks
+    assert preconditions((0, 4), HAS_RUN, Stage.PART).to_install(tasks, True) == tasks
 
 
 # --- between tasks ----------------------------------------------------------------------------------------------------------------

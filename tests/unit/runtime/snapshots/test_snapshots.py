@@ -173,7 +173,7 @@ def test_ids_sort_by_time_and_contain_it() -> None:
 
 @pytest.mark.parametrize("number", range(len(stores())))
 def test_a_snapshot_holds_the_state_at_its_start(tmp_path: Path, number: int) -> None:
-    """The rest of it is written while the store goes on."""
+    """The rest of it is written while the store continues."""
     store, changelog = stores()[number], TopicPartition("log", 0)
     store.open(tmp_path, StoreContext("app", tmp_path, TASKS[0], changelog))
     key = window_store_key(b"k", HOUR_MS) if store.layout.kind == "window" else b"k"

@@ -43,8 +43,10 @@ def table(builder: StreamsBuilder) -> None:
     builder.table("rows", materialized=Materialized("rows"))
 
 
-def told(former: TopologyShape, now: TopologyShape, **unread: int) -> list[str]:
-    return misfits(former, now, [store.name for store in former.stores], {name.replace("_", "-"): left for name, left in unread.items()})
+def told(previous: TopologyShape, now: TopologyShape, **unread: int) -> list[str]:
+    return misfits(
+        previous, now, [store.name for store in previous.stores], {name.replace("_", "-"): left for name, left in unread.items()}
+    )
 
 
 def test_the_shape_is_kept_with_the_text_of_a_topology() -> None:
@@ -54,10 +56,10 @@ def test_the_shape_is_kept_with_the_text_of_a_topology() -> None:
 
 
 def test_what_is_added_behind_and_what_has_no_state_does_no_harm() -> None:
-    former = shape(counted)
-    assert told(former, shape(counted, reduced, table)) == []
+    previous = shape(counted)
+    assert told(previous, shape(counted, reduced, table)) == []
     assert told(shape(copied), shape(reduced)) == []
-    assert misfits(former, shape(reduced), [], {}) == [], "nothing is left of its state"
+    assert misfits(previous, shape(reduced), [], {}) == [], "nothing is left of its state"
 
 
 def test_a_sub_topology_before_others_moves_their_numbers() -> None:
@@ -181,7 +183,7 @@ class Newest(msgspec.Struct):
 
 
 @pytest.mark.parametrize(
-    ("former", "now", "change"),
+    ("previous", "now", "change"),
     [
         (valued(serdes.LONG), valued(serdes.DOUBLE), "store newest: its values were LONG and are DOUBLE now"),
         (valued(serdes.json(Old)), valued(serdes.json(Newest)), "store newest: its values: field m is new and has no default"),
@@ -193,13 +195,13 @@ class Newest(msgspec.Struct):
         (sessions(10), sessions(20), "its windows started after a gap of 10 ms and start after a gap of 20 ms now"),
     ],
 )
-def test_a_changed_format_of_a_store_is_reported(former: Callable[..., object], now: Callable[..., object], change: str) -> None:
-    [text] = told(shape(former), shape(now))
+def test_a_changed_format_of_a_store_is_reported(previous: Callable[..., object], now: Callable[..., object], change: str) -> None:
+    [text] = told(shape(previous), shape(now))
     assert change in text
 
 
 @pytest.mark.parametrize(
-    ("former", "now", "notes"),
+    ("previous", "now", "notes"),
     [
         (valued(serdes.json(Old)), valued(serdes.json(New)), []),
         (valued(serdes.json(New)), valued(serdes.json(Old)), ["store newest: field m of its values is not read any more"]),
@@ -209,17 +211,19 @@ def test_a_changed_format_of_a_store_is_reported(former: Callable[..., object], 
         (windowed(retention=5000), windowed(), ["store windows: its retention was 5000 ms and is 1000 ms now: what is older is gone"]),
     ],
 )
-def test_a_lossless_change_is_accepted_with_a_warning(former: Callable[..., object], now: Callable[..., object], notes: list[str]) -> None:
-    before, after = shape(former), shape(now)
+def test_a_lossless_change_is_accepted_with_a_warning(
+    previous: Callable[..., object], now: Callable[..., object], notes: list[str]
+) -> None:
+    before, after = shape(previous), shape(now)
     assert told(before, after) == []
     found = accepted(before, after, [store.name for store in before.stores])
     assert len(found) == len(notes) and all(text.startswith(note) for text, note in zip(found, notes, strict=True))
 
 
 def test_records_of_a_repartition_topic_are_compared_as_long_as_they_are_unread() -> None:
-    former, now = shape(grouped(serdes.LONG)), shape(grouped(serdes.DOUBLE))
-    assert told(former, now) == []
-    assert told(former, now, app_g_repartition=3) == [
+    previous, now = shape(grouped(serdes.LONG)), shape(grouped(serdes.DOUBLE))
+    assert told(previous, now) == []
+    assert told(previous, now, app_g_repartition=3) == [
         "repartition topic app-g-repartition holds up to 3 records that are not processed yet, and its values were LONG and are DOUBLE now"
     ]
 
@@ -240,11 +244,11 @@ def test_the_record_keeps_every_version_that_the_state_may_hold() -> None:
     assert msgspec.json.decode(msgspec.json.encode(recorded), type=TopologyShape) == recorded
     assert told(second, third) == [] and len(told(recorded, third)) == 1
     assert merged(recorded, second, ["newest"], []) == recorded, "nothing to write at the next start"
-    assert merged(recorded, third, [], []) == third, "nothing is left of the former state"
+    assert merged(recorded, third, [], []) == third, "nothing is left of the previous state"
 
 
 def test_a_store_that_is_left_out_with_its_sub_topology_is_still_known_when_it_comes_back() -> None:
-    """No topology between touches its input, so it goes on from its changelog: in the format that is there."""
+    """No topology between touches its input, so it continues from its changelog: in the format that is there."""
 
     def first(builder: StreamsBuilder) -> None:
         builder.stream("first", Consumed(serdes.STRING, value=serdes.STRING)).group_by_key().count(Materialized("counts"))

@@ -144,5 +144,5 @@ def test_a_store_is_left_behind_by_a_topology_that_ran_its_input_without_it() ->
     old, new = version(counted)[0], version(counted_and_more)[0]
     assert [store.name for store in left_behind(old, new)] == ["newest"]
     assert left_behind(new, new) == [] == left_behind(new, old)
-    assert left_behind(version(copied)[0], version(copied, counted)[0]) == [], "its sub-topology did not run: it goes on where it was"
+    assert left_behind(version(copied)[0], version(copied, counted)[0]) == [], "its sub-topology did not run: it continues where it was"
     assert [store.name for store in left_behind(version(copied)[0], version(copied, regrouped)[0])] == ["counts"], "nothing fed it"

@@ -100,5 +100,5 @@ def test_heirs_are_members_that_stay(others: list[Member], siblings_stay: bool, 
     coordination = cast(Any, Coordination.__new__(Coordination))
     coordination._member, coordination._announced, coordination._registry = mine, True, Registry()
     for each in [mine, *others]:
-        coordination._registry.members[each.who] = Known(each, each.key, 0, 0)
+        coordination._registry.members[each.identity] = Known(each, each.key, 0, 0)
     assert coordination.has_heirs(siblings_stay) is heirs
