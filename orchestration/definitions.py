@@ -98,5 +98,5 @@ def _tables(applications: Applications, topics: Mapping[str, Topics]) -> dg.Defi
     if not applications.tables and importlib.util.find_spec("pyspark") is None:
         return dg.Definitions()
     with extra("spark", f"[[tables]] of {applications.source}"):
-        from penstock.assets.tables.definitions import table_definitions
+        from penstock.assets.tables.asset import table_definitions
     return table_definitions(applications, topics)

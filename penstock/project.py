@@ -1,4 +1,4 @@
-"""What a project declares, for programs of its own: scripts, notebooks, Dagster assets.
+"""Declarations of a project, for programs of its own: scripts, notebooks, Dagster assets.
 
 from penstock.project import bootstrap_servers
 

@@ -1,20 +1,23 @@
 """Sensors on events and alerts: they open alerts, start the run-books that the policy and its budget allow, resolve alerts when the cause
 is gone, and report them in Dagster and by notifications."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 
 import dagster as dg
 import msgspec
+from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import incidents, notifications, pauses
 from penstock.orchestration.dagster import alert_check
 from penstock.orchestration.dagster.jobs import APPLICATION, title
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
-from penstock.orchestration.database.models import RunBookRun
+from penstock.orchestration.database.models import Event, RunBookRun
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import RunBook
 from penstock.orchestration.run_books.inputs import RestoreGlobalTopicInputs, SkipRecordInputs
+from penstock.runtime.model.events import EventKind
 from penstock.sensors.event_cursor import Cursor
 from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, is_loaded, new_message, skip_message
 
@@ -31,6 +34,21 @@ _NAMED = 3
 )
 def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """Request exactly one run per pause: the run's key is the event's id. A killed run is started again, under its next attempt."""
+    nothing = "no task was paused, resumed or damaged since the last tick"
+    return _start_runs(context, penstock, incidents.TASK_KINDS, incidents.of_tasks, RunBook.SKIP_RECORD, _skip_request, "tasks", nothing)
+
+
+def _start_runs(
+    context: dg.SensorEvaluationContext,
+    penstock: PenstockResource,
+    kinds: Collection[EventKind],
+    open_alerts: Callable[[Session, Application, Sequence[Event], datetime], list[RunBookRun]],
+    run_book: RunBook,
+    request: Callable[[RunBookRun], dg.RunRequest],
+    subject: str,
+    nothing: str,
+) -> dg.SensorResult:
+    """Open the alerts of the events since the last tick, and request the policy's new and unfinished runs of a run-book."""
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
     requests: list[dg.RunRequest] = []
@@ -43,12 +61,12 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
             new.append(new_message(operations, application))
             return
         with operations.control_plane.writing() as session:
-            events, cursor = cursor.read(session, application.id, incidents.TASK_KINDS)
+            events, cursor = cursor.read(session, application.id, kinds)
             at = audit.now()
-            runs = [*incidents.of_tasks(session, application, events, at), *pauses.unfinished(session, application, at)]
+            runs = [*open_alerts(session, application, events, at), *pauses.unfinished(session, application, at, run_book)]
         seen += len(events)
         _end_killed(context.instance, runs)
-        requests.extend(_request(run) for run in runs)
+        requests.extend(map(request, runs))
 
     away = for_each_application(operations, act)
     found = f"{seen} new events of tasks, none needs a run-book" if seen else "no task was paused, resumed or damaged since the last tick"
@@ -56,7 +74,7 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
     return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
 
 
-def _request(run: RunBookRun) -> dg.RunRequest:
+def _skip_request(run: RunBookRun) -> dg.RunRequest:
     assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # set for skip-record
     inputs = SkipRecordInputs(
         application=run.application,
@@ -123,7 +141,7 @@ def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockRes
     return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
 
 
-def _request_restore(run: RunBookRun) -> dg.RunRequest:
+def _restore_request(run: RunBookRun) -> dg.RunRequest:
     assert run.topic is not None  # set for restore-global-topic
     inputs = RestoreGlobalTopicInputs(
         application=run.application, topic=run.topic, reason=_POLICY, run_book_run=run.id, occurrence=run.occurrence

@@ -1,20 +1,23 @@
-"""A declared table in Dagster: its asset, and the check that it equals its changelog, at the offsets at which it was made."""
+"""The declared tables in Dagster: an asset for each, and the check that it equals its changelog at the offsets at which it was built."""
 
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 
 import dagster as dg
 from pydantic import Field
 
-from penstock.assets.lineage import Topics, dependencies
+from penstock.assets.lineage import Topics, dependencies, topics_of_all
 from penstock.assets.spark.process.pipes import SparkJobs
 from penstock.assets.spark.tables.check import TableCheck, check
 from penstock.assets.spark.tables.job import make
+from penstock.assets.tables.io_manager import TablesIOManager
 from penstock.assets.tables.metadata import history, table_metadata
 from penstock.assets.tables.requests import new_version, table_request
 from penstock.orchestration.alerts import incidents
+from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
-from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.state_tables import Days, StateTable
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.snapshots.taking import local_root, take_snapshot
@@ -41,6 +44,7 @@ def asked_for(context: dg.AssetExecutionContext) -> tuple[date, date] | None:
 
 NEW, NEWEST = "new", "newest"
 IO_MANAGER = "tables"
+JOB = "state_tables"
 
 
 class TableConfig(dg.Config):
@@ -153,3 +157,40 @@ def _text(found: TableCheck) -> str:
     if found.moved_on:
         text += f"; {found.moved_on:,} keys were not compared, because they were written again since"
     return text
+
+
+def table_definitions(applications: Applications, topics: Mapping[str, Topics] | None = None) -> dg.Definitions:
+    """Return assets and checks of all declared tables, and the job for those without days. `topics`: the result of `topics_of_all`,
+    if the caller already has it.
+
+    The resources are defined even without tables: users' own assets may need them.
+    """
+    resources = {IO_MANAGER: TablesIOManager(), "spark": SparkJobs()}
+    if not applications.tables:
+        return dg.Definitions(resources=resources)
+    topics = topics_of_all(applications) if topics is None else topics
+    assets: list[dg.AssetsDefinition] = []
+    checks: list[dg.AssetChecksDefinition] = []
+    groups = plain_names(applications)
+    for table in applications.tables:
+        application, known = applications.named(table.application), topics[table.application]
+        assets.append(table_asset(table, application, groups[application.id], known))
+        if not known.of_stores or table.store in known.of_stores:
+            checks.append(table_check(table, application))
+    whole = [asset for asset in assets if asset.partitions_def is None]
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=checks,
+        jobs=[_job(whole)] if whole else [],
+        resources=resources,
+    )
+
+
+def _job(tables: Sequence[dg.AssetsDefinition]) -> dg.UnresolvedAssetJobDefinition:
+    """Return one job for all tables without days. Those by days are not in it: their runs need days, which a backfill in the UI names."""
+    return dg.define_asset_job(
+        JOB,
+        selection=dg.AssetSelection.assets(*tables) | dg.AssetSelection.checks_for_assets(*tables),
+        description="Build the tables of state again, and compare them with the changelogs.",
+        executor_def=dg.in_process_executor,
+    )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from penstock.runtime.changelog.staleness import ChangelogRecord
 from penstock.runtime.kafka.messages import Message
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord
 from penstock.runtime.stores.headers import pack
 
 _RECORD_BYTES = 400

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end
+from penstock.runtime.changelog.staleness import Changelog, mark_at_end
 from penstock.runtime.model.ids import NextOffset
+from penstock.runtime.stores.base import EngineStore
 
 POLL_SECONDS = 5.0
 """Interval of the requests to the brokers."""
@@ -49,7 +50,7 @@ class Following:
             f"delete.retention.ms of {retention_ms}"
         )
 
-    def settle(self, store: RestorableStore, position: NextOffset) -> bool:
+    def settle(self, store: EngineStore, position: NextOffset) -> bool:
         """Record that the store is up to date, once `position` has reached the end of the last answer. Call it when everything up to
         `position` is written, or part of the next write. Return True if the stored time is old enough to be written on its own."""
         if self._promise is None or position < self._promise[1]:

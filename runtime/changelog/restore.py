@@ -23,7 +23,7 @@ from penstock.runtime.changelog.following import POLL_SECONDS, Following
 from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from penstock.runtime.changelog.progress import UPDATE_MS, RestoreProgress, TaskProgress, TaskRestore
 from penstock.runtime.changelog.reading import Reading, offset_of
-from penstock.runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end, recreation_reason, stale_reason
+from penstock.runtime.changelog.staleness import Changelog, mark_at_end, recreation_reason, stale_reason
 from penstock.runtime.kafka.clients import ClientProperties
 from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.kafka.topic_watch import Observation, TopicWatch, TopicWatcher
@@ -32,6 +32,7 @@ from penstock.runtime.model.errors import TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import TASK, Metrics
+from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.budget import DEFAULT_READ_CACHE_BYTES
 from penstock.runtime.stores.process_memory import return_free_memory
 
@@ -96,7 +97,7 @@ class Restorer:
 
     # --- adding and removing tasks ----------------------------------------------------------------------------------------------
 
-    def add(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
+    def add(self, task: TaskId, stores: Sequence[tuple[EngineStore, Changelog]]) -> None:
         """Start the restore of all stores of a task, each from its own offset or, if its content is stale, wiped and from the log's start.
         Reads nothing yet; a task with nothing to restore is returned by the next `step`."""
         self._waiting[task] = 0
@@ -114,7 +115,7 @@ class Restorer:
             self._begun[task] = restore
             self._events.emit(EventKind.RESTORE_STARTED, {"stores": started}, task)
 
-    def _begin_restore(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> int:
+    def _begin_restore(self, task: TaskId, store: EngineStore, changelog: Changelog) -> int:
         start, partition = self._prepare(task, store, changelog), changelog.partition
         complete = start == changelog.end or changelog.end == 0
         position = changelog.end if complete else start or NextOffset(0)
@@ -132,7 +133,7 @@ class Restorer:
             self._open_reader().assign(partition, start)
         return position
 
-    def _prepare(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> NextOffset | None:
+    def _prepare(self, task: TaskId, store: EngineStore, changelog: Changelog) -> NextOffset | None:
         """Wipe a stale store. Return the offset to read from, None for the log's start."""
         now_ms = self._clock.wall_ms()
         reason = stale_reason(store, changelog, now_ms)
@@ -146,7 +147,7 @@ class Restorer:
             store.commit({})
         return start
 
-    def follow(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
+    def follow(self, task: TaskId, stores: Sequence[tuple[EngineStore, Changelog]]) -> None:
         """As `add`, for a standby or a learner: never complete, it keeps applying new changelog records until `remove`.
 
         A batch is written every 200 ms. While an active task restores, followers are not read.
@@ -161,7 +162,7 @@ class Restorer:
                 listener.on_update_start(changelog.partition, store.name, position)
         self._watch_topics()
 
-    def promote(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
+    def promote(self, task: TaskId, stores: Sequence[tuple[EngineStore, Changelog]]) -> None:
         """Make a follower active: as `add`, but reading continues at its position, so that only the latest records are missing."""
         if any(not self._may_continue(changelog) for _, changelog in stores):
             self.remove(task, promoted=True)

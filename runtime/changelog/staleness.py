@@ -8,47 +8,16 @@ of their topic and the last time at which it had read everything (rules.md, 13).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.runtime.changelog.store_metadata import AT_END_MS, encode_changelog_end, stage, stored_topic_id
 from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.stores.base import EngineStore
 
 if TYPE_CHECKING:
     from penstock.runtime.input.deserialization import Decoder
-
-ChangelogRecord = tuple[bytes, bytes | None, int]
-"""Key, value (None is a tombstone), timestamp in ms: as they stand on the changelog."""
-
-
-class RestorableStore(Protocol):
-    """Interface of a store that a log is read into; every engine store has it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def folded_by_key(self) -> bool:
-        """True if only the last record of a key counts."""
-        ...
-
-    @property
-    def keeps_headers(self) -> bool:
-        """True if the records of `restore` are packed with their headers."""
-        ...
-
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None: ...
-
-    def committed_offset(self, partition: TopicPartition) -> NextOffset | None: ...
-
-    def get_meta(self, name: str) -> bytes | None: ...
-
-    def set_meta(self, name: str, value: bytes) -> None: ...
-
-    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None: ...
-
-    def wipe(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +38,12 @@ class Changelog:
     source: Callable[[], Decoder] | None = None
 
 
-def mark_at_end(store: RestorableStore, topic_id: str, now_ms: int) -> None:
+def mark_at_end(store: EngineStore, topic_id: str, now_ms: int) -> None:
     """Record that the store holds everything on the topic at `now_ms`; written with its next commit."""
     stage(store, encode_changelog_end(topic_id, now_ms))
 
 
-def known_until(store: RestorableStore, at_ms: int) -> None:
+def known_until(store: EngineStore, at_ms: int) -> None:
     """Record that the store had seen all deletions at `at_ms`, of a topic with unknown id; written with its next commit."""
     store.set_meta(AT_END_MS, b"%d" % at_ms)
 
@@ -86,7 +55,7 @@ def recreation_reason(log: Changelog, known_id: str) -> str | None:
     return f"topic {log.partition.topic} was deleted and created again: its id was {known_id} and is {log.topic_id}"
 
 
-def stale_reason(store: RestorableStore, log: Changelog, now_ms: int) -> str | None:
+def stale_reason(store: EngineStore, log: Changelog, now_ms: int) -> str | None:
     """Return a message why the store must be wiped and restored from the log's start; None if it can continue at its offset."""
     start = store.committed_offset(log.partition)
     return None if start is None else stale_reason_of(start, store.get_meta, log, now_ms)

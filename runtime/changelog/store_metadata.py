@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
 
 from penstock.runtime.input.queues import PartitionQueue
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -24,12 +23,6 @@ _STREAM_TIME = "stream.time"
 _INT64 = struct.Struct(">q")
 
 
-class MetadataStore(Protocol):
-    """Interface of a store that metadata is written to."""
-
-    def set_meta(self, name: str, value: bytes) -> None: ...
-
-
 def _time_name(partition: TopicPartition) -> str:
     return f"partition.time.{partition}"
 
@@ -41,7 +34,7 @@ def _at_end_name(partition: TopicPartition) -> str:
 # -- writing -------------------------------------------------------------------------------------------------------------------
 
 
-def stage(store: MetadataStore, metadata: Mapping[str, bytes]) -> None:
+def stage(store: EngineStore, metadata: Mapping[str, bytes]) -> None:
     """Set metadata that is written with the store's next commit."""
     for name, value in metadata.items():
         store.set_meta(name, value)

@@ -7,40 +7,20 @@ A changelog is `<application.id>-<store>-changelog`, with one partition per task
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.runtime.model.ids import TaskId, TopicPartition, changelog_topic
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord, EngineStore
 from penstock.runtime.stores.headers import by_headers
-
-ChangelogRow = tuple[bytes, bytes | None, int]
-"""Key, value (None is a tombstone), timestamp in ms."""
 
 
 class ChangelogRows(NamedTuple):
     """Records for one changelog. `headers` are those of every record that is not a tombstone."""
 
     partition: TopicPartition
-    rows: list[ChangelogRow]
+    rows: list[ChangelogRecord]
     headers: Headers | None = None
-
-
-class LoggedStore(Protocol):
-    """Interface of a store with a changelog."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def logging_enabled(self) -> bool: ...
-
-    @property
-    def changelog_headers(self) -> Headers | None: ...
-
-    @property
-    def keeps_headers(self) -> bool: ...
-
-    def changelog_records(self) -> Iterator[ChangelogRow]: ...
 
 
 def changelog_partition(application_id: str, store: str, task: TaskId) -> TopicPartition:
@@ -51,7 +31,7 @@ def changelog_partition(application_id: str, store: str, task: TaskId) -> TopicP
 class ChangelogWriter:
     """Writer of the changelogs of one task's stores."""
 
-    def __init__(self, application_id: str, task: TaskId, stores: list[LoggedStore]) -> None:
+    def __init__(self, application_id: str, task: TaskId, stores: list[EngineStore]) -> None:
         self._logged = [(changelog_partition(application_id, store.name, task), store) for store in stores if store.logging_enabled]
 
     def pending(self) -> Iterator[ChangelogRows]:

@@ -25,6 +25,7 @@ from penstock.runtime.model.errors import BrokerUnavailableError, TaskMigratedEr
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord
 
 FLUSH_SECONDS = 1.0
 
@@ -98,9 +99,7 @@ class AtLeastOnce:
         except NotTakenError as refused:
             self._refuse(output, refused.error, self._refusals.origin())
 
-    def send_changelog(
-        self, partition: TopicPartition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None
-    ) -> None:
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None = None) -> None:
         """Write changelog records; tombstones have no headers. The delivery report of the last one gives the offset."""
         topic, number = partition
         self._changelogs.add(topic)

@@ -21,6 +21,7 @@ from penstock.runtime.model.errors import BrokerUnavailableError, ProductionErro
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord
 
 WATCHED_AT_ONCE = 64
 """Outputs in a batch of a watched transaction: if one is refused, all of them are suspects."""
@@ -98,9 +99,7 @@ class ExactlyOnce:
         except NotTakenError as refused:
             self._refused(output, refused.error)
 
-    def send_changelog(
-        self, partition: TopicPartition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None
-    ) -> None:
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None = None) -> None:
         """Add changelog records; tombstones have no headers. Only the last one has a delivery report, which gives the offset."""
         if not rows:
             return

@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from penstock.runtime.changelog.writer import ChangelogRow, ChangelogRows
+from penstock.runtime.changelog.writer import ChangelogRows
 from penstock.runtime.commit.compare_and_set import CompareAndSet
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventSink, events_topic
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord
 
 
 class Transport(Protocol):
@@ -34,7 +35,7 @@ class Transport(Protocol):
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None: ...
 
-    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRow], headers: Headers | None) -> None: ...
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None) -> None: ...
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
 

@@ -6,15 +6,13 @@ committed data from the stores' files, on the endpoint's own threads, so it neve
 A key whose task is elsewhere is answered with a redirect to its owner (307). (Rejected: asking the owner on the client's behalf. Each read
 would cross two instances, whose timeouts and limits add up, and a redirected client can ask the owner directly next time.)
 
-    server.py   connections, the token, deadlines, errors as JSON
-    metrics_page.py   the page of metrics alone, for `metrics.port`
+    server.py   connections, the token, deadlines, errors as JSON; the page of metrics alone, for `metrics.port`
     routes.py   paths and their handlers; parameters.py: query parameters
     reads.py    reads of stores, in pages
     forms.py    keys from text, values as JSON
 """
 
-from penstock.runtime.endpoint.metrics_page import metrics_server
 from penstock.runtime.endpoint.routes import Client, Routes
-from penstock.runtime.endpoint.server import HttpEndpoint
+from penstock.runtime.endpoint.server import HttpEndpoint, metrics_server
 
 __all__ = ["Client", "HttpEndpoint", "Routes", "metrics_server"]

@@ -9,13 +9,15 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.runtime.endpoint.answers import Answer, Refusal, later
+from penstock.runtime.endpoint.answers import PROMETHEUS, Answer, Refusal, later
 from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.metrics import MetricName, prometheus_text
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -255,3 +257,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         logger.debug("%s %r", self.address_string(), format % args)
+
+
+class MetricsPage:
+    """A client's metrics, at any path, for a Prometheus on the same machine (`metrics.port`)."""
+
+    def __init__(self, values: Callable[[], Mapping[MetricName, float]]) -> None:
+        """`values` gives all metrics now."""
+        self._values = values
+
+    def is_open(self, target: str) -> bool:
+        return False
+
+    def answer(self, target: str) -> Answer:
+        return Answer(200, prometheus_text(self._values()), PROMETHEUS)
+
+
+def metrics_server(values: Callable[[], Mapping[MetricName, float]], port: int) -> HttpEndpoint:
+    """Serve metrics on loopback, until `close()`. Raises StreamsError if the port is in use, naming it."""
+    return HttpEndpoint(MetricsPage(values), "127.0.0.1", port, None, "metrics")

@@ -7,7 +7,7 @@ would be slow. The classes here are for the public API (`Record` in the Processo
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, Self
 
 import msgspec
 
@@ -17,13 +17,7 @@ Headers = list[tuple[str, bytes]]
 """A record's headers in order; names may repeat."""
 
 
-class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
-    """A record of the Processor API and the test driver (Kafka Streams' `Record`). Immutable except for its list of headers, which the
-    `with_*` copies share; the engine never shares that list between records.
-
-    `timestamp` is in ms since the epoch and never negative (ValueError). A None value is a tombstone where the record belongs to a table.
-    """
-
+class _Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
     key: K_co
     value: V_co
     timestamp: int = 0
@@ -32,6 +26,22 @@ class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
     def __post_init__(self) -> None:
         if self.timestamp < 0:
             raise ValueError(f"a record's timestamp is in ms since the epoch and cannot be negative: {self.timestamp}")
+
+    def with_timestamp(self, timestamp: int) -> Self:
+        """Return a copy with another timestamp, in ms since the epoch."""
+        return type(self)(self.key, self.value, timestamp, self.headers)
+
+    def with_headers(self, headers: Headers) -> Self:
+        """Return a copy with other headers, which are copied."""
+        return type(self)(self.key, self.value, self.timestamp, list(headers))
+
+
+class Record(_Record[K_co, V_co], frozen=True):
+    """A record of the Processor API and the test driver (Kafka Streams' `Record`). Immutable except for its list of headers, which the
+    `with_*` copies share; the engine never shares that list between records.
+
+    `timestamp` is in ms since the epoch and never negative (ValueError). A None value is a tombstone where the record belongs to a table.
+    """
 
     def with_key(self, key: KR) -> Record[KR, V_co]:
         """Return a copy with another key."""
@@ -41,39 +51,14 @@ class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
         """Return a copy with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
-    def with_timestamp(self, timestamp: int) -> Record[K_co, V_co]:
-        """Return a copy with another timestamp, in ms since the epoch."""
-        return Record(self.key, self.value, timestamp, self.headers)
 
-    def with_headers(self, headers: Headers) -> Record[K_co, V_co]:
-        """Return a copy with other headers, which are copied."""
-        return Record(self.key, self.value, self.timestamp, list(headers))
-
-
-class FixedKeyRecord(msgspec.Struct, Generic[K_co, V_co], frozen=True):
+class FixedKeyRecord(_Record[K_co, V_co], frozen=True):
     """A record whose key cannot be changed, for `process_values` (Kafka Streams' `FixedKeyRecord`). Otherwise as `Record`; processors
     create new ones with `with_value`, `with_timestamp` and `with_headers`."""
-
-    key: K_co
-    value: V_co
-    timestamp: int = 0
-    headers: Headers = msgspec.field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.timestamp < 0:
-            raise ValueError(f"a record's timestamp is in ms since the epoch and cannot be negative: {self.timestamp}")
 
     def with_value(self, value: VR) -> FixedKeyRecord[K_co, VR]:
         """Return a copy with another value."""
         return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
-
-    def with_timestamp(self, timestamp: int) -> FixedKeyRecord[K_co, V_co]:
-        """Return a copy with another timestamp, in ms since the epoch."""
-        return FixedKeyRecord(self.key, self.value, timestamp, self.headers)
-
-    def with_headers(self, headers: Headers) -> FixedKeyRecord[K_co, V_co]:
-        """Return a copy with other headers, which are copied."""
-        return FixedKeyRecord(self.key, self.value, self.timestamp, list(headers))
 
 
 class RecordContext(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from penstock.runtime.changelog.staleness import RestorableStore
 from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawMessage, ask_handler
 from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.model.events import EventKind, EventSink
@@ -109,7 +108,7 @@ class TableCopy(Applier):
     """Copy of the topic's bytes, and of its headers in a store that keeps them, the latest record of each key. A record without a key is
     dropped and counted."""
 
-    def __init__(self, store: RestorableStore, decoder: GlobalDecoder) -> None:
+    def __init__(self, store: EngineStore, decoder: GlobalDecoder) -> None:
         self._store = store
         self._decoder = decoder
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from penstock.runtime.commit.order import Transport
 from penstock.runtime.commit.refusals import Origin, Output, TopicLimits, is_about_the_record, is_about_the_time
@@ -36,6 +35,7 @@ from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.model.user_errors import described, text_of
+from penstock.runtime.operators.context import TaskContext
 from penstock.runtime.tasks.culprits import CulpritSearch, Verdict
 from penstock.runtime.topology.nodes import labelled
 from penstock.runtime.topology.topology import Topology
@@ -119,19 +119,6 @@ class PausePoint:
         }
 
 
-class CurrentRecord(Protocol):
-    """Context of the record that is being processed. Offset -1: there is none. `punctuating`: a punctuator is running, or results that were
-    held back are emitted. `ran_alone`: which of them ran last."""
-
-    topic: str
-    partition: int
-    offset: int
-    headers: Headers | None
-    punctuating: bool
-    ran_alone: str
-    batch: object
-
-
 class Incidents:
     """The handlers of one worker, and the consequences of their responses. Used by the worker's thread only."""
 
@@ -162,7 +149,7 @@ class Incidents:
         self._sinks: Callable[[TaskId, str], str | None] = lambda task, topic: None
         self.task: TaskId | None = None
         """The task that is being processed or committed."""
-        self.current: CurrentRecord | None = None
+        self.current: TaskContext | None = None
         self.search = CulpritSearch()
         """Search for the input record behind a refused output of unknown origin."""
 

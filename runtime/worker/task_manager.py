@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
 
 from penstock.runtime.changelog.restore import Restorer
-from penstock.runtime.coordination import TakenOver
+from penstock.runtime.coordination import Coordination
 from penstock.runtime.kafka.input_reader import Polled, Reader
 from penstock.runtime.model.errors import StateDirectoryLockedError, StateLostError, StreamsError, TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
@@ -31,19 +30,6 @@ from penstock.runtime.worker.task_factory import TaskFactory
 logger = logging.getLogger(__name__)
 
 
-class PreviousOwners(Protocol):
-    """Facts about a task's previous owners for its next owner (`Coordination`): whether an operator paused the task, and when it was
-    released."""
-
-    def taken_over(self, task: TaskId) -> TakenOver | None: ...
-
-    def held(self, task: TaskId) -> bool: ...
-
-    def hold(self, task: TaskId) -> None: ...
-
-    def release(self, task: TaskId) -> None: ...
-
-
 class TaskManager:
     """All active tasks of one worker."""
 
@@ -54,7 +40,7 @@ class TaskManager:
         restorer: Restorer,
         global_task: GlobalTask | None,
         events: EventSink,
-        previous_owners: PreviousOwners,
+        coordination: Coordination,
         positions: Positions,
         waits: LockWaits,
         first_state: FirstState,
@@ -67,7 +53,7 @@ class TaskManager:
         self._restorer = restorer
         self._global = global_task
         self._events = events
-        self._previous_owners = previous_owners
+        self._coordination = coordination
         self._positions = positions
         self._waits = waits
         self._first_state = first_state
@@ -237,14 +223,14 @@ class TaskManager:
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
             self._positions.add_missed_deletions(task, starts[task.id])
-            if self._previous_owners.held(task.id):
+            if self._coordination.held(task.id):
                 self.request_pause(task.id)
             self._note_hand_over(task)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
 
     def _note_hand_over(self, task: ActiveTask) -> None:
-        taken = self._previous_owners.taken_over(task.id)
+        taken = self._coordination.taken_over(task.id)
         if taken is not None:
             self._hand_overs.add()
             self._gaps.record(taken.gap_ms)
@@ -365,7 +351,7 @@ class TaskManager:
             return
         task.pause(point)
         if point.by_hand:
-            self._previous_owners.hold(task.id)
+            self._coordination.hold(task.id)
         self._reader.unassign(task.inputs)
         self.changed = True
         logger.warning(
@@ -401,7 +387,7 @@ class TaskManager:
         starts = self._positions.starts(task, committed)
         task.resume(committed, starts)
         self._positions.add_missed_deletions(task, starts)
-        self._previous_owners.release(task_id)
+        self._coordination.release(task_id)
         self._reader.assign(starts)
         self.changed = True
         offsets = {str(partition): offset for partition, offset in starts.items()}

@@ -86,7 +86,7 @@ def test_rule_13_a_store_whose_task_was_elsewhere_is_restored_from_the_start(
     runs("here", {"kept": "1"})
 
 
-def test_rule_13_a_table_hears_of_deletions_that_its_source_topic_has_forgotten(
+def test_rule_13_a_table_gets_deletions_that_its_source_topic_has_lost(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(positions, "SHORTEST_MS", 100)  # the absence is one of seconds

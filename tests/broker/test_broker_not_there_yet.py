@@ -69,7 +69,7 @@ def freezes_before(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, wher
     return done
 
 
-def test_a_start_waits_at_each_of_its_requests_and_goes_on(
+def test_a_start_waits_at_each_of_its_requests_and_continues(
     own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If it is stopped while it waits, it ends immediately, as after a clean close."""

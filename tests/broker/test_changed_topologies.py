@@ -81,7 +81,7 @@ def stopped(broker: Kafka, topic: Callable[..., str], application_id: str, tmp_p
     yield app
 
 
-def test_what_does_not_fit_is_refused_with_what_changed_and_the_old_topology_goes_on(stopped: Stopped) -> None:
+def test_what_does_not_fit_is_refused_with_what_changed_and_the_old_topology_continues(stopped: Stopped) -> None:
     shifted = stopped.refuses(stopped.copies, stopped.counts())
     assert "store counts was in sub-topology 1 and is in sub-topology 2 now" in shifted
     assert "penstock reset " in shifted
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused_with_what_changed_and_the_old_topology_goe
     stopped.goes_on(stopped.counts(), stopped.copies, counts=3)
 
 
-def test_one_record_on_its_way_is_seen_and_what_was_aborted_is_not_taken_for_records(stopped: Stopped) -> None:
+def test_one_record_in_transit_is_seen_and_aborted_records_do_not_count(stopped: Stopped) -> None:
     between = f"{stopped.id}-by-value-repartition"
     changed = stopped.counts(between=serdes.JSON)
     set_offset(stopped.broker, stopped.id, between, stopped.broker.end_offsets(between)[0])  # after the last transaction's marker

@@ -235,7 +235,7 @@ def test_rule_4_the_leader_s_own_restart_keeps_its_tasks_too(app: Application) -
     assert tasks_of(app, "a") == theirs
 
 
-def test_rule_4_who_leaves_the_group_hands_its_tasks_over_at_once(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+def test_rule_4_a_member_that_leaves_the_group_hands_its_tasks_over_at_once(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     source, output = broker.create_topic("in", 4), broker.create_topic("out", 4)
     slow = {**SESSION, "session.timeout.ms": 60_000, "restart.grace.ms": 60_000}
     first = client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "a", **slow})
@@ -269,7 +269,7 @@ def test_an_instance_with_another_topology_is_refused_with_the_differences(broke
         assert set(members(broker, application_id)) == {"a"}
 
 
-def test_a_second_instance_of_one_name_is_refused_and_the_first_one_goes_on(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+def test_a_second_instance_of_one_name_is_refused_and_the_first_one_continues(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     """Each would take the other for an earlier incarnation, and they would stop each other repeatedly."""
     source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)
     first = client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "same", **SESSION})
@@ -386,7 +386,7 @@ def test_a_command_to_an_application_that_never_ran_says_so(broker: Kafka, appli
         commands.send("resume", task=TaskId(0, 0), timeout_s=5)
 
 
-def test_rule_26_what_should_run_is_a_record_that_outlives_everybody(broker: Kafka, application_id: str) -> None:
+def test_rule_26_the_desired_state_is_a_record_that_outlives_all_instances(broker: Kafka, application_id: str) -> None:
     with CommandClient(application_id, broker.bootstrap_servers, "somebody") as commands:
         commands.want("a", True)
         commands.want("b", True)

@@ -41,7 +41,7 @@ GUARANTEES = ("exactly_once_v2", "at_least_once")
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 @pytest.mark.parametrize("caching", [True, False])
-def test_a_count_per_key_goes_on_after_a_restart(
+def test_a_count_per_key_continues_after_a_restart(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str, caching: bool
 ) -> None:
     source, output = topic("in", partitions=3), topic("out", partitions=3)

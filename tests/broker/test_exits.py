@@ -289,7 +289,7 @@ def test_a_processor_that_exits_in_close_at_a_clean_stop_ends_the_client_in_erro
     assert broker.committed_offsets(application_id, source) == {0: 1}
 
 
-def test_a_thread_that_is_replaced_goes_on(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+def test_a_thread_that_is_replaced_continues(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     source, output = topic("in"), topic("out")
     broker.produce(source, [("b", "bad"), ("c", "good")])
     left: Iterator[int] = iter([1])
@@ -339,7 +339,7 @@ TEXTS = [Textless(), ValueError("no text for UTF-8: \ud800")]
 @pytest.mark.parametrize("error", TEXTS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("where", ["operator", "deserializer", "serializer", "extractor of the time"])
 @pytest.mark.parametrize("answer", ["CONTINUE", "PAUSE", "FAIL"])
-def test_an_error_whose_text_cannot_be_written_is_the_handlers_like_any_other(
+def test_an_error_whose_text_cannot_be_written_goes_to_the_handler_like_any_other(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, where: str, error: BaseException, answer: str
 ) -> None:
     """Such a text appears in log, event and dead letter, and comes from the record itself."""

@@ -306,7 +306,7 @@ def test_a_client_that_waits_for_its_first_tasks_has_no_metadata(broker: Kafka, 
             streams.query_metadata_for_key("count", "k00")
 
 
-def test_standbys_answer_for_who_does_not_mind_their_age(fleet: Callable[..., Fleet]) -> None:
+def test_standbys_answer_readers_that_accept_stale_data(fleet: Callable[..., Fleet]) -> None:
     first, second = fleet(**{"num.standby.replicas": 1, "acceptable.recovery.lag": 0}).running("a", "b")
     for asked in (first, second):
         wait_until(partial(is_whole, asked, "&stale=true"), what="copies")

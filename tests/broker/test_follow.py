@@ -212,7 +212,7 @@ def test_a_follower_of_a_recreated_changelog_is_restored_from_its_start(copies: 
     assert content(store) == {"c": "1"}
 
 
-def test_a_follower_goes_on_where_its_store_was(copies: Copies, topic: Callable[..., str]) -> None:
+def test_a_follower_continues_where_its_store_was(copies: Copies, topic: Callable[..., str]) -> None:
     name = topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1"), ("b", "1")], partition=0)
     store = copies.open(TASK, name)

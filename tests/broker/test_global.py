@@ -259,7 +259,7 @@ def test_an_empty_topic_is_running_at_once(make: Callable[..., Global]) -> None:
     assert table.content() == {}
 
 
-def test_a_restart_goes_on_from_its_offset(make: Callable[..., Global]) -> None:
+def test_a_restart_continues_from_its_offset(make: Callable[..., Global]) -> None:
     table = make()
     table.put(("EWR", 1), ("JFK", 1))
     table.start()
@@ -507,7 +507,7 @@ def test_a_lost_folder_is_a_plain_bootstrap(make: Callable[..., Global]) -> None
     assert table.content() == {"EWR": 1}
 
 
-def test_an_interrupted_rebuild_goes_on(make: Callable[..., Global]) -> None:
+def test_an_interrupted_rebuild_continues(make: Callable[..., Global]) -> None:
     table = make()
     table.put(*[(f"k{n}", n) for n in range(20_000)])
     table.task.start()

@@ -115,7 +115,7 @@ def test_rule_4_in_a_rolling_restart_no_task_moves_nothing_is_restored_and_anoth
         assert set(found.app.reports()["c"]) == before["c"], "the old version finds its tasks again"
 
 
-def test_a_fleet_of_the_former_protocol_is_rolled_to_this_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+def test_a_fleet_of_the_previous_protocol_is_rolled_to_this_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     """Members of protocol 1.0 announce no shape of their topology. Both protocols share the tasks meanwhile, under either's lead."""
     with fleet(broker, application_id, tmp_path, {"restart.grace.ms": 60_000}) as found:
         found.app.factory = "tests.support.fleets:count_of_protocol_1_0"

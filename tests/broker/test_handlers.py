@@ -199,7 +199,7 @@ def test_fail_and_a_handler_that_fails_itself_end_the_client_before_the_record(
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_pause_holds_the_task_before_the_record_and_the_others_go_on(
+def test_pause_holds_the_task_before_the_record_and_the_others_continue(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, answer: Callable[[object], None], guarantee: str, kind: str
 ) -> None:
     answer("PAUSE")

@@ -139,7 +139,7 @@ def test_a_hand_over_is_seen_with_its_gap_its_cause_and_all_tasks(pair: Pair) ->
     assert list(kinds.values()).count(0) == value(pair.second, "active-tasks")
 
 
-def test_a_task_that_stays_goes_on_through_a_rebalance(pair: Pair) -> None:
+def test_a_task_that_stays_continues_through_a_rebalance(pair: Pair) -> None:
     """KIP-429: nothing stops the world. A task that is closed and opened again begins to count anew."""
     before = {"1_0": 3, "1_1": 2}
     stayed = active_tasks(pair.first) & before.keys()

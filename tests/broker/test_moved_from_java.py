@@ -74,7 +74,7 @@ def topology() -> Topology:
 
 
 @pytest.mark.parametrize("version", ["4.2", "4.3"])
-def test_an_application_of_kafka_streams_goes_on_where_it_stopped(
+def test_an_application_of_kafka_streams_continues_where_it_stopped(
     moved: Kafka, state_dir: Path, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

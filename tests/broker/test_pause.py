@@ -80,7 +80,7 @@ def test_rule_16_the_offset_is_committed_when_the_bad_record_is_the_first(
         assert broker.committed_offsets(application_id, source) == {0: 0}
 
 
-def test_rule_17_the_java_tool_shifts_the_offset_while_the_application_runs_and_resume_goes_on_behind_it(
+def test_rule_17_the_java_tool_shifts_the_offset_while_the_application_runs_and_resume_continues_behind_it(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
     source, output = topic("in"), topic("out")

@@ -27,7 +27,7 @@ from tests.support.installed import build_wheel, copy_of_the_repository, install
 
 @dataclass
 class Image:
-    """What the instructions of a Dockerfile have made so far. Absolute paths are below `root`."""
+    """State of an image after the instructions of a Dockerfile that were read so far. Absolute paths are below `root`."""
 
     context: Path
     root: Path

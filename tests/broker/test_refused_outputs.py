@@ -300,7 +300,7 @@ def test_records_for_a_chosen_topic_that_does_not_exist_are_left_out_where_the_h
         assert [record.key for record in broker.consume(output)] == [b"a", b"c"]
 
 
-def test_retry_goes_on_until_the_topic_exists(
+def test_retry_continues_until_the_topic_exists(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked]
 ) -> None:
     handler.answer = ProductionExceptionHandlerResponse.RETRY

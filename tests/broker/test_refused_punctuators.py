@@ -67,7 +67,7 @@ def ticking(source: str, output: str, what: str) -> Topology:
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 @pytest.mark.parametrize("what", ["time", "size"])
-def test_what_a_punctuator_writes_is_left_out_alone_and_the_records_beside_it_go_on(
+def test_what_a_punctuator_writes_is_left_out_alone_and_the_records_beside_it_continue(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str, what: str
 ) -> None:
     source, output = topic("in"), topic("out", config={"max.message.bytes": str(LIMIT)})

@@ -154,7 +154,7 @@ def test_fail_names_the_input_record(
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 @pytest.mark.parametrize("where", ["changelog", "repartition", "sink"])
-def test_pause_is_an_answer_to_a_refused_output_and_the_task_goes_on_when_it_is_taken(
+def test_pause_is_an_answer_to_a_refused_output_and_the_task_continues_when_it_is_taken(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str, where: str
 ) -> None:
     """Everything before the record is committed, nothing of the record is; the stores are those of the commit."""
@@ -252,7 +252,7 @@ def test_internal_topics_take_any_time_also_those_of_an_earlier_version(
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 @pytest.mark.parametrize("answer", [Response.CONTINUE, Response.PAUSE, Response.FAIL])
-def test_a_sink_that_refuses_a_time_is_the_handlers_with_the_input_record_also_behind_a_cache(
+def test_a_refused_time_of_an_output_goes_to_the_handler_with_the_input_record_also_behind_a_cache(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str, answer: Response
 ) -> None:
     handler.answer = answer

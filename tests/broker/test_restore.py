@@ -184,7 +184,7 @@ def test_it_waits_for_an_open_transaction_below_the_end(bench: Bench) -> None:
     store.close()
 
 
-def test_out_of_range_is_a_corrupted_task_and_the_others_go_on(bench: Bench, topic: Callable[..., str]) -> None:
+def test_out_of_range_is_a_corrupted_task_and_the_others_continue(bench: Bench, topic: Callable[..., str]) -> None:
     bench.topic = topic("changelog", config={"cleanup.policy": "compact,delete"})
     bench.kafka.produce(bench.topic, [("a", str(n)) for n in range(10)], partition=0)
     store = bench.open()
@@ -220,7 +220,7 @@ def test_out_of_range_is_a_corrupted_task_and_the_others_go_on(bench: Bench, top
     store.close()
 
 
-def test_an_interrupted_restore_goes_on_from_what_it_wrote(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_restore_continues_from_what_it_wrote(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "1") for n in range(10_000)], partition=0)
     monkeypatch.setattr(FoldedBatch, "is_due", lambda self, *limits: self.records >= 1_000)
     monkeypatch.setattr("penstock.runtime.kafka.log_reader._MOST_PER_POLL", 1_000)
@@ -353,7 +353,7 @@ def test_rule_13_a_slow_first_restore_counts_from_its_beginning(bench: Bench) ->
     store.close()
 
 
-def test_a_position_that_is_gone_costs_other_stores_nothing_of_what_the_same_poll_gave(
+def test_a_lost_position_does_not_affect_records_of_other_stores_in_the_same_poll(
     bench: Bench, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "v") for n in range(10)], partition=0)

@@ -76,7 +76,7 @@ def restore_once(
     return starts, written, process.returncode == 0
 
 
-def test_after_each_kill_it_goes_on_from_what_it_had_written(broker: Kafka, topic: Topic, tmp_path: Path) -> None:
+def test_after_each_kill_it_continues_from_what_it_had_written(broker: Kafka, topic: Topic, tmp_path: Path) -> None:
     name = topic("changelog", partitions=2, config={"cleanup.policy": "compact"})
     for partition in range(2):
         broker.produce(name, [(f"k{n % 15_000}", str(n)) for n in range(30_000)], partition=partition)

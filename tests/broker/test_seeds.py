@@ -169,7 +169,7 @@ def test_rule_30_a_seed_and_the_rest_of_the_stream_are_the_stream_of_the_whole(w
         )
 
 
-def test_rule_30_an_installation_that_is_killed_goes_on_where_it_was(half: Half) -> None:
+def test_rule_30_an_installation_that_is_killed_continues_where_it_was(half: Half) -> None:
     """Killed at its beginning, in the middle of a store, and when only the offsets are missing: the next attempt writes the rest."""
     world, whole, seed, seeded = half.world, half.whole, half.seed, half.seeded
     kill_installation(world, seeded, seed, after=1)
@@ -464,7 +464,7 @@ def test_lost_changelogs_are_put_back_to_a_snapshot(world: World) -> None:
     assert world.state(app) == state
 
 
-def test_what_is_on_its_way_between_tasks_is_neither_lost_nor_taken_twice(broker: Kafka, tmp_path: Path) -> None:
+def test_records_in_transit_between_tasks_are_neither_lost_nor_processed_twice(broker: Kafka, tmp_path: Path) -> None:
     """A topology with a repartition topic: a seed begins at its end, and so does a snapshot if no records were in flight; otherwise it is
     refused."""
     source = broker.create_topic("source", 2)

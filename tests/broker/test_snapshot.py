@@ -92,7 +92,7 @@ def test_a_restored_store_and_its_offsets(broker: Kafka, topic: Callable[..., st
     store.close()
 
 
-def test_it_stays_as_it_was_while_the_store_goes_on(tmp_path: Path) -> None:
+def test_it_stays_as_it_was_while_the_store_continues(tmp_path: Path) -> None:
     """It is readable beside the running store, without its lock, and excludes staged updates."""
     changelog = TopicPartition("log", 0)
     store = opened(key_value("counts"), tmp_path / "0_2", changelog)

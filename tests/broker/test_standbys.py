@@ -73,7 +73,7 @@ def test_a_standby_takes_over_from_a_member_that_is_killed_and_reads_only_what_i
     assert sum(restored[-2:]) <= KEYS, "what the standby had was read again"
 
 
-def test_a_standby_that_is_killed_goes_on_from_its_own_offset(app: Application) -> None:
+def test_a_standby_that_is_killed_continues_from_its_own_offset(app: Application) -> None:
     copied = two_with_standbys(app)
     folder = app.folder / "b" / app.id
     wait_until(lambda: all(any(read_checkpoint(folder / task).values()) for task in copied), what="a checkpoint of each standby")
@@ -169,7 +169,7 @@ def test_a_standby_whose_offset_is_gone_is_restored_from_scratch_and_others_keep
     assert "rolled back" not in app.log("b")
 
 
-def test_rule_4_a_client_that_closes_for_good_goes_on_until_others_have_learned_its_tasks(
+def test_rule_4_a_client_that_closes_for_good_continues_until_others_have_learned_its_tasks(
     broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
 ) -> None:
     """In log order, the other member's report that it has caught up precedes the grant, and records processed meanwhile are not lost."""

@@ -41,7 +41,8 @@ class Case:
 
 
 def outcome(case: Case, state: State | None = None) -> tuple[dict[str, list[Row]], int]:
-    """What the topology of a case puts out, and how many records it dropped. With `state` the application restarts before each record."""
+    """Return the outputs of a case's topology and the number of dropped records. With `state` the application restarts before each
+    record."""
     strings = (serdes.STRING, serdes.STRING)
     with TopologyTestDriver(case.build(), case.config, 0) as driver:
         inputs = {topic: driver.create_input_topic(topic, *case.serdes.get(topic, strings)) for topic, _, _, _ in case.given}

@@ -10,7 +10,7 @@ from penstock.testing import TopologyTestDriver
 
 
 class State(Enum):
-    """What the next start finds on the disk."""
+    """Files that the next start finds on the disk."""
 
     KEPT = "its stores"
     LOST = "nothing: stores are restored from their changelogs"

@@ -23,7 +23,7 @@ def versions(name: str, history_ms: int = 100) -> Materialized:
 
 
 def topology(define: Callable[[StreamsBuilder], KTable | KStream], out: serdes.Serde = S) -> Callable[[], Topology]:
-    """What `define` makes, to `out`."""
+    """Return the topology that `define` makes, with its result on `out`."""
 
     def build() -> Topology:
         builder = StreamsBuilder()

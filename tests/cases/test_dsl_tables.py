@@ -17,7 +17,7 @@ S, L = serdes.STRING, serdes.LONG
 def table(
     define: Callable[[KTable], KTable], materialized: Materialized | None = None, out: serdes.Serde = S, *, emit_on_change: bool = False
 ) -> Callable[[], Topology]:
-    """What `define` makes of the table of topic `in`, as a stream."""
+    """Return the topology that `define` makes from the table of topic `in`, with its changes on `out`."""
 
     def build() -> Topology:
         builder = StreamsBuilder()

@@ -28,7 +28,7 @@ def expected() -> Truth:
 
 @pytest.fixture(scope="module")
 def found() -> Truth:
-    """What the topology makes of the slice; the record that was cut in half is skipped."""
+    """Return the outputs for the slice; the record that was cut in half is skipped."""
     with TopologyTestDriver(topology.build(), SKIPPING) as driver:
         inputs = {topic: driver.create_input_topic(topic, serdes.STRING, serdes.BYTES) for topic in (*data.TABLES, topology.FLIGHTS)}
         for record in slice_of_the_year():

@@ -26,7 +26,7 @@ def plus(left: object, right: object) -> str:
 
 
 def joined(join: Callable[[KStream, KStream], KStream]) -> Callable[[], Topology]:
-    """What `join` makes of the streams `in` and `other`, to `out`."""
+    """Return the topology of a `join` of the streams `in` and `other`, with its result on `out`."""
 
     def build() -> Topology:
         builder = StreamsBuilder()

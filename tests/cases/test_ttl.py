@@ -29,7 +29,7 @@ def counts(caching: bool) -> Callable[[], Topology]:
 
 
 def tables(caching: bool) -> Callable[[], Topology]:
-    """How many rows have each value, and each row joined with that of another table which does not expire."""
+    """Count the rows by value, and join each row with that of another table, which does not expire."""
 
     def build() -> Topology:
         builder = StreamsBuilder()

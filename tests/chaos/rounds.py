@@ -46,7 +46,7 @@ KILLS = (*INSTANTS, AT_ANY_TIME, WHILE_STARTING, BROKER)
 
 @dataclass(slots=True)
 class Remains:
-    """What a killed instance left: the offsets of its stores and of the group, and how much log there was."""
+    """State that a killed instance left: the offsets of its stores and of the group, and how much log there was."""
 
     stores: dict[TopicPartition, NextOffset]
     offsets: dict[str, int]
@@ -212,7 +212,7 @@ class Chaos:
         self.remains.append(Remains(stores, offsets, time.time() * 1000))
 
     def _runs_from(self, before: int) -> dict[str, int]:
-        """Where the tasks began that began since the log had this size, as `topic-partition`: of each the first time."""
+        """Return the first start offset of each task that started since the log had this size, by `topic-partition`."""
         found: dict[str, int] = {}
         with self.log.open(errors="replace") as log:
             log.seek(before)

@@ -21,7 +21,7 @@ SHORT: dict[str, object] = {**SESSION, "transaction.timeout.ms": 3_000}
 """Shorter than the longer outages, by as much as the defaults would be shorter than fourteen seconds."""
 
 
-def test_it_goes_on_when_the_broker_is_back_and_nothing_is_lost(own_broker: EmbeddedBroker, application_id: str, state_dir: Path) -> None:
+def test_it_continues_when_the_broker_is_back_and_nothing_is_lost(own_broker: EmbeddedBroker, application_id: str, state_dir: Path) -> None:
     """After an outage shorter than a transaction may last, and after a longer one."""
     broker = Kafka(own_broker.bootstrap_servers)
     source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)

@@ -72,7 +72,7 @@ def written(app: Application) -> int:
     return len(app.broker.consume(app.output))
 
 
-def test_on_a_full_disk_the_client_ends_and_names_the_folder_and_goes_on_when_there_is_space(
+def test_on_a_full_disk_the_client_ends_and_names_the_folder_and_continues_when_there_is_space(
     broker: Kafka, application_id: str, tmp_path: Path, disk: Disk
 ) -> None:
     settings: dict[str, object] = {"state.dir": str(disk.folder / "state"), "statestore.checkpoint.interval.ms": 200}

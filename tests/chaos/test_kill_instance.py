@@ -103,7 +103,7 @@ def rises_by_one(broker: Kafka, output: str, truth: dict[str, int]) -> None:
 
 
 def shares(client: CommandClient) -> list[int]:
-    """How many tasks each member reports; empty before the application has begun."""
+    """Return the number of tasks that each member reports; empty before the application has started."""
     try:
         return [len(member.tasks) for member in client.members()]
     except StreamsError:

@@ -1,4 +1,4 @@
-"""Who lives is known again after the group's broker was killed and came back, and no member is considered dead meanwhile."""
+"""The leader knows the live members again after the group's broker was killed and came back, and considers no member dead meanwhile."""
 
 from __future__ import annotations
 

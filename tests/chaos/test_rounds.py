@@ -17,7 +17,7 @@ KILLS = [
 ]
 
 
-def test_whenever_it_is_killed_each_output_comes_once_and_every_start_goes_on_from_its_offset(
+def test_whenever_it_is_killed_each_output_comes_once_and_every_start_continues_from_its_offset(
     own_broker: EmbeddedBroker, application_id: str, tmp_path: Path
 ) -> None:
     chaos = Chaos(own_broker, tmp_path, application_id, SEED, rate=RATE)

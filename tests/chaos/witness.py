@@ -1,4 +1,4 @@
-"""What must be true of an application, looked at from outside: its outputs against its input, its stores against their changelogs."""
+"""Invariants of an application, checked from outside: its outputs against its input, its stores against their changelogs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def each_update_once(records: list[RawRecord], wanted: Counter[str], topic: str)
 
 @dataclass(slots=True)
 class Changelogs:
-    """What has been read of the changelogs so far, committed records only; a second reading continues where the first ended."""
+    """Content of the changelogs read so far, committed records only; a second reading continues where the first ended."""
 
     broker: Kafka
     records: dict[TopicPartition, list[tuple[int, bytes, bytes | None, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -97,7 +97,7 @@ class Changelogs:
                         unread.discard(partition)
 
     def fold(self, partition: TopicPartition, before: int, *, windows: bool) -> Rows:
-        """What a store that has applied the records before this offset must hold."""
+        """Return the expected content of a store that has applied the records before this offset."""
         rows: Rows = {}
         for offset, key, value, timestamp in self.records[partition]:
             if offset >= before:

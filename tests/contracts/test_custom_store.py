@@ -113,7 +113,7 @@ def test_a_clean_end_keeps_content_offsets_and_metas(bench: Bench) -> None:
 
 
 def test_after_a_kill_the_store_is_never_ahead_of_the_changelog(bench: Bench) -> None:
-    """What is restored from the offset that the store then has ends at the changelog's content."""
+    """A restore from the offset that the store then has ends at the changelog's content."""
     log = []
     for number, (key, value) in enumerate([("a", "1"), ("b", "1"), ("a", "2"), ("b", None), ("c", "1")], 1):
         bench.own.put(key, value)

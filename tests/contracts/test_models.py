@@ -47,7 +47,7 @@ KeyValueStore = TypeVar("KeyValueStore", bound=StagedKeyValueStore)
 
 
 class Machine(RuleBasedStateMachine, Generic[Store, Model]):
-    """What happens to a store of any kind."""
+    """Steps of a store of any kind."""
 
     persistent: ClassVar[bool]
     caching: ClassVar[bool]
@@ -287,7 +287,7 @@ class Expiring(ByKey[StagedExpiringStore, ExpiringModel]):
 
 
 def _folded(log: list[ChangelogRecord]) -> dict[bytes, bytes]:
-    """What a changelog says that a timestamped store holds."""
+    """Return the content of a timestamped store by its changelog."""
     last = {key: (value, time) for key, value, time in log}
     return {key: time.to_bytes(8, "big") + value for key, (value, time) in last.items() if value is not None}
 
@@ -352,7 +352,7 @@ class Sessions(Machine[StagedSessionStore, TimesModel]):
 
     @rule(data=st.data())
     def merge(self, data: st.DataObject) -> None:
-        """What an operator does: removes a session and puts a longer one."""
+        """Do as an operator does: remove a session and puts a longer one."""
         if live := self.model.live():
             (key, start, end), _ = data.draw(st.sampled_from(live))
             self.store.remove(Windowed(key, SessionWindow(start, end)))
@@ -470,7 +470,7 @@ MACHINES: list[type[RuleBasedStateMachine]] = [KeyValues, Expiring, Windows, Ses
 @pytest.mark.parametrize("caching", [False, True], ids=["uncached", "cached"])
 @pytest.mark.parametrize("persistent", [True, False], ids=["rocksdb", "memory"])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__.lower())
-def test_a_store_is_what_its_model_is(
+def test_a_store_equals_its_model(
     machine: type[RuleBasedStateMachine], persistent: bool, caching: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.runtime.stores.expiring._LEAST_ROWS", 2)

@@ -43,7 +43,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(params=[0, 1, 2, 3], ids=["staged", "committed", "every-second-committed", "every-third-committed"])
 def after_each(request: pytest.FixtureRequest, under_test: Opened[StagedVersionedStore]) -> Callable[[], None]:
-    """What to do between two puts: nothing, or a commit, or a commit now and then."""
+    """Action between two puts: nothing, or a commit, or a commit now and then."""
     puts = iter(range(1, 1000))
 
     def commit() -> None:

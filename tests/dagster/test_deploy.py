@@ -150,7 +150,7 @@ def test_what_would_not_start_is_refused_with_everything_that_is_wrong_and_nothi
     assert processes(deployed)[1] == before[1] and processes(deployed)[0] not in (None, before[0])
 
 
-def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_goes_on(deployed: Project) -> None:
+def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_continues(deployed: Project) -> None:
     application = deployed.application.id
     before = processes(deployed)
     write(deployed, CODE.replace("# more", DIES))

@@ -91,7 +91,7 @@ def test_rule_28_feeds_side_by_side_store_each_event_once_in_the_order_of_the_to
     assert [event.payload["number"] for event in events] == list(range(300))
 
 
-def test_one_feed_goes_on_where_another_one_left_off(project: Project) -> None:
+def test_one_feed_continues_where_another_one_left_off(project: Project) -> None:
     project.create_events_topic()
     with Feed(project.application, project.control_plane) as first:
         state(project, "REBALANCING")

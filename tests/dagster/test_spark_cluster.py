@@ -117,7 +117,7 @@ def three_records(broker: Kafka) -> str:
     return f"{broker.bootstrap_servers} {topic}"
 
 
-def test_a_cluster_does_the_work_and_goes_on_when_a_worker_is_killed(
+def test_a_cluster_does_the_work_and_continues_when_a_worker_is_killed(
     cluster: SparkCluster, streams_toml: Path, folder: Path, broker: Kafka
 ) -> None:
     streams_toml.write_text(ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON))

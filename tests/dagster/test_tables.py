@@ -20,8 +20,7 @@ from penstock.assets.spark.tables.check import TableCheck, check
 from penstock.assets.spark.tables.files import TableFiles, table_files
 from penstock.assets.spark.tables.job import MALFORMED_TABLE, make
 from penstock.assets.spark.tables.request import TableRequest, TableResult
-from penstock.assets.tables.asset import report_differences
-from penstock.assets.tables.definitions import JOB, table_definitions
+from penstock.assets.tables.asset import JOB, report_differences, table_definitions
 from penstock.assets.tables.requests import new_version, table_request
 from penstock.orchestration.alerts import alerts
 from penstock.orchestration.alerts.incidents import TABLE_DIFFERS

@@ -163,7 +163,7 @@ class Family:
         return f"{topic}: {key!r} = {value!r} @{timestamp}{f' headers={headers}' if headers else ''}"
 
     def ours(self, steps: Sequence[Step]) -> Outcome:
-        """What Penstock makes of it, as `JavaStreams.run` gives it."""
+        """Return Penstock's results, in the form of `JavaStreams.run`."""
         config = {**_CONFIG, "default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING, **self.config}
         found: list[list[Output]] = []
         try:
@@ -186,7 +186,7 @@ def _null(wanted: bool) -> list[None]:
 
 
 def _written(driver: TopologyTestDriver) -> list[Output]:
-    """What was written since the last time, topics in the order of their names, without internal ones."""
+    """Return the records written since the last call, topics in the order of their names, without internal ones."""
     found: list[Output] = []
     for name in sorted(driver.produced_topic_names()):
         if not name.startswith(f"{_APPLICATION}-"):
@@ -197,7 +197,7 @@ def _written(driver: TopologyTestDriver) -> list[Output]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What both made of the same input."""
+    """Results of both for the same input."""
 
     family: Family
     steps: Sequence[Step]

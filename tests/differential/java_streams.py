@@ -28,7 +28,7 @@ class JavaStreams:
         self._process, self._log = process, log
 
     def run(self, topology: str, config: Mapping[str, object], steps: Sequence[object]) -> Outcome:
-        """What each step put out, how many records were dropped, and what was raised; steps as Reference.java takes them."""
+        """Return the outputs of each step, the number of dropped records, and the error; steps have the form of Reference.java."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"topology": topology, "config": config, "steps": steps}) + "\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""What Kafka Streams 4.3.1 writes for joins (java/WriteJoins.java): ours is equal, and theirs can be read."""
+"""Bytes that Kafka Streams 4.3.1 writes for joins (java/WriteJoins.java): ours are equal, and theirs can be read."""
 
 from __future__ import annotations
 

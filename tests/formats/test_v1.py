@@ -1,4 +1,4 @@
-"""What version 1 left (`v1`, by write_v1.py) is read by the version of today, and what today's writes is the same."""
+"""Files of version 1 (`v1`, by write_v1.py) are read by today's version, which writes the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What today's version writes."""
+    """Return the files that today's version writes."""
     folder = tmp_path_factory.mktemp("today")
     write(folder)
     return folder

@@ -48,7 +48,7 @@ def test_state_that_is_small_is_learned_too_whatever_the_budget() -> None:
 
 
 def test_a_task_with_little_state_and_no_owner_goes_where_there_is_room() -> None:
-    """Whoever has nothing lags by the whole changelog, and that is acceptable."""
+    """A member without a copy lags by the whole changelog, and that is acceptable."""
     former = Candidate("a", frozenset(TASKS[:2]), dict.fromkeys(TASKS, 99))
     placed = place([former, Candidate("b")], TASKS, rules(lag=100))
     assert placed.active["b"] == frozenset(TASKS[2:])
@@ -94,7 +94,7 @@ def test_a_worker_that_builds_its_global_tables_leaves_the_tasks_to_its_sibling(
     assert place(workers, TASKS, CopyRules(frozenset(), 0)).active == {"a/1": every, "a/2": frozenset()}
 
 
-def test_there_are_never_more_learners_than_allowed_and_those_that_began_go_on() -> None:
+def test_there_are_never_more_learners_than_allowed_and_those_that_began_continue() -> None:
     begun = frozenset({TASKS[3]})
     members = [owner("a", *TASKS), Candidate("b", follows=begun, learns=begun)]
     assert place(members, TASKS, rules(warmups=1)).learner["b"] == begun

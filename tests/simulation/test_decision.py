@@ -1,4 +1,4 @@
-"""What may be granted of what is wanted: promises to heirs, tasks that are kept, and the dead (coordination.md, 3 to 5)."""
+"""Grants of wanted tasks: promises to heirs, tasks that are kept, and the dead (coordination.md, 3 to 5)."""
 
 from __future__ import annotations
 

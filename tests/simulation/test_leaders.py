@@ -38,7 +38,7 @@ LONG_MS = 60_000
 
 @dataclass(slots=True)
 class World:
-    """What the broker knows."""
+    """State of the broker."""
 
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     generation: int = 0

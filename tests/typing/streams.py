@@ -216,7 +216,7 @@ def joins() -> None:
 
 
 def untyped_is_allowed(stream: KStream, serde: Serde) -> KTable:
-    """Who names no types gets no errors."""
+    """A program without types gets no errors."""
     stream.to("out", Produced(serde, value=serdes.STRING))
     return stream.map_values(lambda value: value["anything"]).group_by_key().count()
 

@@ -1,4 +1,5 @@
-"""What a seed has to hold follows from the topology: tasks, the partitions of a store's keys, inputs; what cannot be seeded says why."""
+"""Content of a seed, planned from the topology: tasks, the partitions of a store's keys, inputs; stores that cannot be seeded, with the
+reason."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def repartitioned() -> Topology:
 
 
 def joined() -> Topology:
-    """What is not for a user to write: both stores of a join, a store of spread keys; and a window store whose results go out on close."""
+    """Stores that a user cannot write: both stores of a join, a store of spread keys; and a window store whose results go out on close."""
     builder = StreamsBuilder()
     text = Consumed(serdes.STRING, value=serdes.STRING)
     left, right = builder.stream("left", text), builder.stream("right", text)

@@ -71,7 +71,7 @@ def seeded(store: str, rows: Rows, folder: Path, types: Mapping[str, pa.DataType
 
 
 def with_ends(versions: pa.Table) -> pa.Table:
-    """What Spark's window function adds."""
+    """Return the column that Spark's window function adds."""
     ordered = versions.sort_by([("partition", "ascending"), ("version_key", "ascending"), ("since", "ascending")]).to_pylist()
     following = [
         after["since"] if after["version_key"] == row["version_key"] and after["partition"] == row["partition"] else None

@@ -239,7 +239,7 @@ class Tagged(msgspec.Struct, tag=True):
         '{"extra":{"note":null}}', '{"seen":null}', '{"seen":1}',
     ],
 )  # fmt: skip
-def test_what_is_malformed_is_what_the_program_could_not_read(text: str) -> None:
+def test_malformed_rows_are_those_that_the_program_could_not_read(text: str) -> None:
     serde = serdes.json(Tagged)
     decoded = of_serde(serde).decode(pa.array([text.encode()], pa.binary()))
     try:
@@ -303,7 +303,7 @@ SERDES: list[Serde[Any]] = [
 @example(values=[f"{{{name}:1}}".encode() for name in NAMES])
 @example(values=[b"[1,1]", b"[1,1,2]", b"[1,2,3]", b'[["a"],["a"]]', b"[[1,1],[1,1]]", b'["a",1,"1",1.0,null,null]', b'{"1":1,"1.0":2}'])
 @example(values=[b'["2026-01-01T00:00:00Z","2026-01-01T01:00:00+01:00"]', b'[["2026-01-01T00:00:00Z","2026-01-01T01:00:00+01:00"],1]'])
-def test_what_fits_is_what_the_program_could_have_read(serde: Serde[Any], values: list[bytes]) -> None:
+def test_rows_fit_if_the_program_could_have_read_them(serde: Serde[Any], values: list[bytes]) -> None:
     """Row by row: none that fits is one that the program cannot read, none is another value, and none depends on those beside it."""
     form, read = of_serde(serde), serde.deserializer("topic")
     decoded = form.decode(pa.array(values, pa.binary()))
@@ -395,7 +395,7 @@ def test_a_schema_in_ddl() -> None:
         ("a INT b INT", "'b' is too much"),
     ],
 )
-def test_ddl_that_is_none_says_what_would_be(ddl: str, message: str) -> None:
+def test_invalid_ddl_is_refused_with_an_example(ddl: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         shape_of_ddl(ddl)
 

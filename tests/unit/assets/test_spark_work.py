@@ -49,7 +49,7 @@ def test_the_connectors_jars_are_files_and_delta_comes_where_it_is_wanted() -> N
     assert "Delta" in conf["spark.sql.extensions"] and "Delta" in conf["spark.sql.catalog.spark_catalog"]
 
 
-def test_what_the_conf_says_goes_before_what_we_say_and_beside_it_where_both_are_needed() -> None:
+def test_the_conf_overrides_our_settings_and_is_combined_with_them_where_both_are_needed() -> None:
     own = {"spark.ui.enabled": "true", "spark.jars": "/opt/s3.jar", "spark.sql.extensions": "my.Extension"}
     conf = session_conf(SparkSettings(delta=True, conf=own))
     assert conf["spark.ui.enabled"] == "true"
@@ -71,7 +71,7 @@ def test_where_a_place_is_reached(place: str, addresses: list[tuple[str, int]]) 
     assert _addresses(place) == addresses
 
 
-def test_nobody_there_is_said_at_once() -> None:
+def test_a_missing_server_is_reported_at_once() -> None:
     port = free_port()
     with pytest.raises(
         WrongSparkError, match=rf"no server answers at sc://127\.0\.0\.1:{port} \(127\.0\.0\.1:{port}: Connection refused\)"
@@ -160,7 +160,7 @@ def test_missing_executors_are_reported_once() -> None:
         ("java.io.IOException: No space left on device", "no space is left on a disk that Spark writes to"),
     ],
 )
-def test_what_spark_says_becomes_what_to_do(text: str, said: str) -> None:
+def test_an_error_of_spark_is_explained_with_a_remedy(text: str, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(explained(RuntimeError(text), CLUSTER))
 

@@ -68,7 +68,7 @@ def test_wrong_options_are_named_with_what_would_be_right(tasks: MakeTasks, opti
         rows_of(path, "kv", **options)
 
 
-def test_what_is_read_must_be_said() -> None:
+def test_the_snapshot_or_topic_to_read_must_be_named() -> None:
     for options, message in (({"path": "/x"}, "needs the option 'store'"), ({"store": "s"}, "needs the option 'application' or 'path'")):
         with pytest.raises(ValueError, match=message):
             SourceOptions.of(options)

@@ -24,8 +24,7 @@ from penstock.assets.spark.tables.check import TableCheck
 from penstock.assets.spark.tables.job import _Content, _of_all_tasks, first_whole_day
 from penstock.assets.spark.tables.request import ColumnText, TableRequest, TableResult
 from penstock.assets.spark.tables.shape import Shape, column_texts, ddl
-from penstock.assets.tables.asset import check_result, partitions
-from penstock.assets.tables.definitions import JOB, table_definitions
+from penstock.assets.tables.asset import JOB, check_result, partitions, table_definitions
 from penstock.assets.tables.metadata import plots, skew, table_metadata
 from penstock.orchestration.cli import app
 from penstock.orchestration.dagster.resources import PenstockResource

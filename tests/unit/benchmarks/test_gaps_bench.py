@@ -1,4 +1,4 @@
-"""What `python -m benchmarks gaps` makes of what it saw: gaps, outputs that are not the next of their key, the page."""
+"""Evaluation of `python -m benchmarks gaps`: gaps, outputs that are not the next of their key, the page."""
 
 from __future__ import annotations
 

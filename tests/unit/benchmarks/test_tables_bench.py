@@ -1,4 +1,4 @@
-"""What `python -m benchmarks tables` makes of what it measured, and the sums that every reader has to find."""
+"""Evaluation of `python -m benchmarks tables`, and the sums that every reader must find."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_restore_debt_is_from_the_checkpoint_to_the_changelogs_end(end: int, sev
 
 
 def test_without_a_checkpoint_the_whole_changelog_is_debt_and_what_retention_removed_is_not() -> None:
-    """Which changelogs the task has is known from its neighbour."""
+    """The task's changelogs are known from another task of its sub-topology."""
     other = TopicPartition("a-counts-changelog", 1)
     broker = BrokerFacts(starts={LOG: 0, other: 30}, ends={LOG: 40, other: 90})
     result = checks.freshness(known(task(), task("0_1"), saved=(checkpoint(40),), broker=broker))

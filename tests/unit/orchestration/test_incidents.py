@@ -172,7 +172,7 @@ def test_the_title_names_three_partitions_in_their_order_and_the_details_all(sto
 
 
 def test_a_loss_while_the_store_is_being_rebuilt_keeps_the_time_until_which_it_was_complete(story: Story) -> None:
-    """What is lost then may have been written, and read, before that time."""
+    """The lost records may have been written, and read, before that time."""
     started: dict[str, object] = {"store": "airports", "topic": "airports", "reason": "gone"}
     story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, "lost": {}, "current_ms": story.ms})
     story.react_globals()

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what the shim in front of the packaged one does."""
+"""Choice of the Java installation, and the shim in front of the packaged one."""
 
 from __future__ import annotations
 

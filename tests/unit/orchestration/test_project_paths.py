@@ -1,4 +1,4 @@
-"""Which project the command line and Dagster's processes work on, and where its files are."""
+"""Choice of the project for the command line and Dagster's processes, and the places of its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dead letters a replay takes: none that the task still has before it, or has read since."""
+"""Choice of the dead letters for a replay: none that the task has not read yet, or has read since."""
 
 from __future__ import annotations
 

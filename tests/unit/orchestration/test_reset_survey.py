@@ -1,4 +1,4 @@
-"""What a reset knows of an application that is not declared here: from its records alone."""
+"""A reset of an application that is not declared here: its facts come from its records alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a reset begins (`--to`), and which topics of the brokers it takes for the application's own."""
+"""Start of a reset (`--to`), and the topics that it considers the application's own."""
 
 from __future__ import annotations
 

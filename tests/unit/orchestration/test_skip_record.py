@@ -1,4 +1,4 @@
-"""What the run-book skip-record says at its end is what became of the task."""
+"""The last line of the run-book skip-record states the outcome for the task."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_snapshots_are_listed_shown_and_deleted(paths: ProjectPaths, tmp_path: P
     assert run("delete", "app", "s1").exit_code == 1
 
 
-def test_a_damaged_manifest_is_in_nobodys_way(paths: ProjectPaths, tmp_path: Path) -> None:
+def test_a_damaged_manifest_does_not_hinder_others(paths: ProjectPaths, tmp_path: Path) -> None:
     root = paths.snapshots("app")
     for name in ("s1", "s2", "s3"):
         write(tmp_path / "share", name)

@@ -1,4 +1,4 @@
-"""What `penstock status` says of an instance of which nothing is left but the wish that it runs, or does not."""
+"""`penstock status` of an instance that has only a desired state, to run or not to run."""
 
 from __future__ import annotations
 

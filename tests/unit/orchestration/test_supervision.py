@@ -1,4 +1,4 @@
-"""What should run and does not: processes by id and time of creation, deaths that count once, growing patience between starts."""
+"""Instances that should run and do not: processes by id and time of creation, deaths that count once, growing delays between starts."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def world(control_plane: ControlPlane, paths: ProjectPaths) -> World:
     return World(control_plane, paths)
 
 
-def test_what_lives_and_what_is_not_wanted_is_left_alone(world: World, process: Callable[[], Process]) -> None:
+def test_running_and_unwanted_instances_are_left_alone(world: World, process: Callable[[], Process]) -> None:
     process()
     assert not world.tick().start
     world.want(False)
     assert world.tick() == Verdict(False, "not wanted")
 
 
-def test_what_is_wanted_and_never_ran_here_is_started_and_asked_for_once(world: World) -> None:
+def test_a_wanted_instance_that_never_ran_here_is_started_and_requested_once(world: World) -> None:
     assert world.tick().start
     assert world.tick() == Verdict(False, "is being started")
     assert world.tick(61).start, "the run that should have started it came to nothing"

@@ -63,7 +63,7 @@ def test_a_refusal_is_reported_at_once_with_its_reason(answered: Callable[..., l
     assert asked == [kind]
 
 
-def test_who_is_rolled_back_for_ever_is_given_up(answered: Callable[..., list[str]]) -> None:
+def test_a_command_that_is_always_rolled_back_is_given_up(answered: Callable[..., list[str]]) -> None:
     answered(ROLLED_BACK)
     with TaskCommands(APPLICATION, "ann") as commands, pytest.raises(StreamsError, match=r"task 0_1: a-1 could not resume in 0 s"):
         commands.resume(TASK, 0.05)

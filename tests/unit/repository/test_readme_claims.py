@@ -178,7 +178,7 @@ def test_each_folder_is_in_the_table() -> None:
     assert folders <= there
 
 
-def test_numbers_are_what_they_are() -> None:
+def test_numbers_match_the_sources() -> None:
     assert f"{FLIGHTS_IN_ALL:,} real departures" in README
     versions = {jar.name for jar in read_lock("kafka") if jar.name.startswith("kafka-clients")}
     assert versions == {"kafka-clients-4.3.1.jar"} and "Apache Kafka 4.3.1" in README

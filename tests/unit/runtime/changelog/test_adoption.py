@@ -180,7 +180,7 @@ def test_a_store_without_a_changelog_keeps_its_entries(tmp_path: Path) -> None:
 
 
 def test_an_offset_that_the_file_knows_is_older_than_the_deletions_after_it(tmp_path: Path) -> None:
-    """Whoever continues from it after `delete.retention.ms` would miss deletions (rules.md, 13): the file's time counts."""
+    """A store that continues from it after `delete.retention.ms` would miss deletions (rules.md, 13): the file's time counts."""
     write_files(tmp_path / "rocksdb" / "s", {"default": [(b"EWR", (1).to_bytes(8, "big"))]}, {}, {})
     write_checkpoint(tmp_path, {CHANGELOG: NextOffset(4)})
     store = opened(tmp_path, PLAIN)

@@ -1,4 +1,4 @@
-"""What is left of a changelog's records before they are written."""
+"""Records of a changelog, folded by key before they are written."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_the_stores_own_serde_is_asked_by_default_and_says_what_it_cannot_write(
         places.of_key("table", 5, PlainSerde("exits", exits, int, immutable=True))
 
 
-def test_a_store_of_ones_own_needs_a_serde() -> None:
+def test_a_custom_store_needs_a_serde() -> None:
     builder = OwnBuilder("own", "sqlite")
     made = Topology().add_source("source", "words", key_serde=serdes.STRING, value_serde=serdes.STRING)
     made.add_processor("keep", Processor, "source").add_state_store(builder, "keep")
@@ -134,7 +134,7 @@ def test_nothing_is_available_before_the_first_assignment_and_while_a_task_is_on
     assert KeyQueryMetadata(HostInfo("unavailable", -1), frozenset(), -1) == KeyQueryMetadata.NOT_AVAILABLE
 
 
-def test_a_grant_to_an_earlier_incarnation_is_nobodys() -> None:
+def test_a_grant_to_an_earlier_incarnation_is_ignored() -> None:
     old = Grant(member_id="id-b", incarnation=0, instance="b", active=[f"0_{n}" for n in range(PARTITIONS)])
     assert state(fleet(old)).of_key("counts", "foobar") is KeyQueryMetadata.NOT_AVAILABLE
 

@@ -1,4 +1,4 @@
-"""What a client can be given where its workers are processes of their own (rules.md, 6)."""
+"""Arguments of a client whose workers are processes (rules.md, 6)."""
 
 from __future__ import annotations
 

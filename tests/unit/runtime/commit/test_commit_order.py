@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
-from penstock.runtime.changelog.writer import ChangelogRow, ChangelogRows
+from penstock.runtime.changelog.writer import ChangelogRows
 from penstock.runtime.commit.compare_and_set import CompareAndSet
 from penstock.runtime.commit.order import Commit
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
@@ -16,6 +16,7 @@ from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord
 from penstock.testing import ManualClock
 
 
@@ -33,7 +34,7 @@ class Log:
         self.steps.append(f"send {topic}")
         self.pending = True
 
-    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRow], headers: Headers | None) -> None:
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None) -> None:
         self.steps.append(f"changelog {partition} {len(rows)}")
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

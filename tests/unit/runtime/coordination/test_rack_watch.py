@@ -1,4 +1,4 @@
-"""What the leader asks of racks, and what it makes of the answer (`rack.aware.assignment.strategy`)."""
+"""The leader's requests for racks, and its use of the answer (`rack.aware.assignment.strategy`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rules(watch: RackWatch) -> RackRules:
     return cast(RackRules, wait_until(watch.rules, what="an answer"))
 
 
-def test_nobody_is_asked_where_racks_do_not_matter() -> None:
+def test_no_request_is_made_where_racks_do_not_matter() -> None:
     assert watch().rules() == RackRules()
 
 

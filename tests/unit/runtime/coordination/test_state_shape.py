@@ -49,7 +49,7 @@ class Topic(CoordinationLog):
         self.order.append((key, value))
 
     def registry(self) -> Registry:
-        """What a worker knows that has read all of it."""
+        """Return the registry of a worker that has read the whole topic."""
         registry = Registry()
         self.read(registry, 0)
         return registry

@@ -1,4 +1,4 @@
-"""What a user mistypes is refused where it stands, with the node or argument and the way out; not by what fails at the first record."""
+"""A user's mistake is refused where it is made, with the node or argument and a remedy, and not at the first record."""
 
 # mypy: disable-error-code="arg-type, call-overload, misc, return-value"
 # What is held here is what happens to who does not ask a type checker.

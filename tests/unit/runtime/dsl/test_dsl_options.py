@@ -1,4 +1,4 @@
-"""What the DSL's configuration objects take, what they refuse, and what becomes of them in the topology."""
+"""Configuration objects of the DSL: accepted and refused values, and their effect on the topology."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_name_that_no_topic_could_carry_is_refused(name: str) -> None:
         lambda: Materialized("s", value=serdes.json),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_serde_is_refused_at_once(wrong: Callable[[], object]) -> None:
+def test_a_value_that_is_not_a_serde_is_refused_at_once(wrong: Callable[[], object]) -> None:
     with pytest.raises(TopologyError, match=r"is not a Serde; for example penstock.serdes.STRING"):
         wrong()
 
@@ -381,7 +381,7 @@ def test_records_without_key_pass_a_repartition_topic_for_a_left_join_only() -> 
     }
 
 
-def test_a_left_join_behind_a_repartition_topic_hears_of_records_without_key() -> None:
+def test_a_left_join_behind_a_repartition_topic_gets_records_without_key() -> None:
     builder = StreamsBuilder()
     strings, out = Consumed(serdes.STRING, value=serdes.STRING), Produced(serdes.STRING, value=serdes.STRING)
     stream, table = (

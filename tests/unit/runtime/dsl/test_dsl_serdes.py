@@ -1,4 +1,4 @@
-"""Which serdes a node has: those given, else inherited, else the configured defaults; and what is said when there is none."""
+"""Serdes of a node: its own, else inherited, else the configured defaults; and the error if there is none."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def from_stream(operation: Callable[[KStream], KStream], produced: Produced | No
         (lambda s: s.group_by_key().count().map_values(lambda v: v, Materialized(value=J)).to_stream(), (S, J)),
     ],
 )
-def test_what_is_inherited(operation: Callable[[KStream], KStream], expected: tuple[Serde, Serde]) -> None:
+def test_inherited_serdes(operation: Callable[[KStream], KStream], expected: tuple[Serde, Serde]) -> None:
     assert from_stream(operation) == expected
 
 

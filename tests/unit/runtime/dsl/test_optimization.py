@@ -19,7 +19,7 @@ from penstock import (
     TopologyError,
     serdes,
 )
-from penstock.runtime.changelog.source_rows import SourceBatch
+from penstock.runtime.changelog.reading import SourceBatch
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.model.timestamps import ConsumerRecord
@@ -55,7 +55,7 @@ def unchanged(define: Callable[[StreamsBuilder], object]) -> bool:
 
 
 @pytest.mark.parametrize("value", ["some", "none,all", "all,merge.repartition.topics", ""])
-def test_what_is_no_optimization_is_refused(value: str) -> None:
+def test_an_unknown_optimization_is_refused(value: str) -> None:
     with pytest.raises(StreamsConfigError, match=r"topology\.optimization.*choose none, all, or some of merge\.repartition\.topics"):
         StreamsConfig({**DEFAULTS, "topology.optimization": value})
 
@@ -159,7 +159,7 @@ def by_value(record: ConsumerRecord, _partition_time: int) -> int:
 
 @pytest.mark.parametrize("by_key", [True, False])
 def test_a_source_topic_is_restored_as_it_was_processed(by_key: bool) -> None:
-    """What cannot be read, has no key, or a negative time, is left out; times are the extractor's."""
+    """Records that cannot be read, or have no key or a negative time, are left out; times are the extractor's."""
     batch = SourceBatch(by_key, False, Decoder("in", serdes.STRING, serdes.STRING, by_value))
     batch.add(messages(("a", "7", 1), ("a", "no number", 2), ("b", "-1", 3), (None, "5", 4), ("c", "9", 5), ("c", None, 6)), 0)
     assert batch.records == 6

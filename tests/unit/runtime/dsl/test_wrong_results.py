@@ -25,7 +25,7 @@ TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
 
 def driven(build: Callable[[KStream], KStream], value: str = "v", produced: Produced | None = None) -> list[tuple[object, object]]:
-    """What comes out for one record ("k", value)."""
+    """Return the outputs for one record ("k", value)."""
     builder = StreamsBuilder()
     build(builder.stream("in", TEXT)).to("out", produced or Produced(serdes.STRING, value=serdes.STRING, name="sink"))
     with TopologyTestDriver(builder.build()) as driver:

@@ -93,7 +93,7 @@ def topology() -> Topology:
 
 
 class Instance:
-    """What the endpoint asks: partition 0 is processed here, of partition 1 there is a copy, 2 is elsewhere, where 1 is processed."""
+    """Client of the endpoint: partition 0 is processed here, of partition 1 there is a copy, 2 is elsewhere, where 1 is processed."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.config = StreamsConfig(

@@ -1,4 +1,4 @@
-"""What the reader of input topics makes of the client's errors."""
+"""Errors of the client in the reader of input topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the group's callbacks mean to a worker, in the order in which they come."""
+"""Effects of the group's callbacks on a worker, in the order in which they come."""
 
 from __future__ import annotations
 

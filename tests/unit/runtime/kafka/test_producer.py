@@ -1,4 +1,4 @@
-"""What becomes of a record that the client does not take at once, and of its errors."""
+"""Records that the client does not take at once, and their errors."""
 
 from __future__ import annotations
 

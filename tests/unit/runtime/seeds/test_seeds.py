@@ -70,7 +70,7 @@ def versioned(name: str = "versions") -> EngineStore:
 
 
 def test_each_kind_gives_the_records_that_restore_it(tmp_path: Path) -> None:
-    """What is restored from the records has the same entries, and gives the same records again."""
+    """A store restored from the records has the same entries, and gives the same records again."""
     windows = Stores.persistent_timestamped_window_store("b", timedelta(hours=5), timedelta(hours=1))
     kinds: list[tuple[StoreBuilder[StateStore], bytes]] = [
         (
@@ -207,7 +207,7 @@ def test_what_a_seed_holds_is_recorded_in_all_its_versions(tmp_path: Path) -> No
         )
 
 
-def test_a_seed_that_is_installed_after_a_reset_and_killed_can_be_begun_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_seed_that_is_installed_after_a_reset_and_killed_can_be_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The record of its formats is no sign that an instance has run since."""
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "nowhere:1"})
     records: list[Written] = [Reset(id="r", at_ms=1, by="test", ended=True), StateShape(version=1, shape=TopologyShape(), by=SEED)]
@@ -325,7 +325,7 @@ def test_windows_of_another_retention_are_reported(tmp_path: Path) -> None:
     assert "segments of" in told
 
 
-def test_a_store_of_ones_own_cannot_be_seeded(tmp_path: Path) -> None:
+def test_a_custom_store_cannot_be_seeded(tmp_path: Path) -> None:
     topology = Topology().add_source("source", "in", key_serde=serdes.STRING, value_serde=serdes.STRING)
     topology.add_processor("own", Idle, "source").add_state_store(OwnBuilder("shelf", "sqlite"), "own")
     text = refused(resolved(topology), seed_of(tmp_path / "s", counted()))
@@ -368,7 +368,7 @@ def preconditions(
 HAS_RUN = {TopicPartition("in", 0): NextOffset(9)}
 
 
-def test_new_ground_and_that_of_an_attempt_before_are_taken(tmp_path: Path) -> None:
+def test_new_changelogs_and_those_of_an_earlier_attempt_are_accepted(tmp_path: Path) -> None:
     tasks = planned(tmp_path)
     for found in (preconditions(), preconditions((0, 4), stage=Stage.PART), preconditions((3, 4), stage=Stage.WHOLE)):
         assert not found.is_installed(tasks)
@@ -386,7 +386,7 @@ def test_new_ground_and_that_of_an_attempt_before_are_taken(tmp_path: Path) -> N
         (preconditions((3, 4), HAS_RUN), True, "no changelog of application app is lost: there is nothing to put back"),
     ],
 )
-def test_ground_that_is_not_ready_is_refused(tmp_path: Path, found: Preconditions, reset: bool, told: str) -> None:
+def test_changelogs_that_are_not_ready_are_refused(tmp_path: Path, found: Preconditions, reset: bool, told: str) -> None:
     with pytest.raises(SeedRefusedError) as error:
         found.to_install(planned(tmp_path), reset)
     assert told in str(error.value)
@@ -402,7 +402,7 @@ def test_what_is_lost_is_put_back(tmp_path: Path) -> None:
 
 
 class Brokers:
-    """What `starts` asks of a `TopicAdmin`: topics with a start and an end, and what a group has committed."""
+    """The part of `TopicAdmin` that `starts` uses: topics with a start and an end, and what a group has committed."""
 
     def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]], committed: Mapping[TopicPartition, int]) -> None:
         self._logs = logs
@@ -442,7 +442,7 @@ def begins(
     kind: Literal["seed", "snapshot"],
     lost: set[int],
 ) -> dict[TopicPartition, int]:
-    """Where the sub-topologies `lost` begin; the snapshot is at 5 of the source and at 7 of what is between."""
+    """Return the start offsets of the sub-topologies `lost`; the snapshot is at 5 of the source and at 7 of the repartition topic."""
     topology, parts = two_steps(), []
     for part in topology.sub_topologies():
         at = PartitionOffset("in", 0, 5) if part.id == 0 else PartitionOffset(BETWEEN.topic, 0, 7)

@@ -96,7 +96,7 @@ def test_a_registry_serde_is_compared_by_its_schema() -> None:
     assert format_changes(serde(N).format(), serdes.LONG.format()) == ["were avro and are LONG now"]
 
 
-def test_a_field_or_symbol_that_was_probably_renamed_is_refused_and_a_field_that_is_gone_is_told() -> None:
+def test_a_field_or_symbol_that_was_probably_renamed_is_refused_and_a_removed_field_is_reported() -> None:
     """By schema resolution the new name gets its default, and the value is lost without an error."""
 
     def changed(written: dict[str, object], read: dict[str, object]) -> list[str]:

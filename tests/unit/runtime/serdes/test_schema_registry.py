@@ -47,7 +47,7 @@ def mock() -> str:
 
 
 def message_class() -> type[Any]:
-    """What `protoc` would make of `message Flight { string origin = 1; double delay = 2; }`."""
+    """The module that `protoc` would generate for `message Flight { string origin = 1; double delay = 2; }`."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{uuid4().hex}.proto", package="p" + uuid4().hex, syntax="proto3")
     message = file.message_type.add(name="Flight")
     for number, (name, kind) in enumerate((("origin", "TYPE_STRING"), ("delay", "TYPE_DOUBLE")), 1):

@@ -57,7 +57,7 @@ def test_the_options_of_a_store_arrive_in_its_files(tmp_path: Path) -> None:
         (lambda options: {"y": 1}["x"], "rocksdb.config.setter failed for store rows: KeyError"),
     ],
 )
-def test_what_must_not_be_changed_is_refused(tmp_path: Path, change: Callable[[RocksDBOptions], object], told: str) -> None:
+def test_options_that_must_not_change_are_refused(tmp_path: Path, change: Callable[[RocksDBOptions], object], told: str) -> None:
     class Wrong(RocksDBConfigSetter):
         def set_config(self, store_name: str, options: RocksDBOptions, configs: Mapping[str, object]) -> None:
             change(options)

@@ -18,7 +18,7 @@ def run(search: CulpritSearch, records: int, bad: set[int]) -> tuple[list[int], 
     found: list[int] = []
     rollbacks = at = 0
     while at < records:
-        stop = min(records, at + search.room(1_000))
+        stop = min(records, at + search.remaining(1_000))
         wrong = sorted(offset for offset in bad - set(found) if at <= offset < stop)
         search.count_records(stop - at)
         if not wrong:

@@ -42,7 +42,7 @@ def resolved(define: Callable[[StreamsBuilder], object], **config: object) -> To
 
 
 def partitions(topology: Topology, **existing: int) -> dict[str, int]:
-    """What `plan_partitions` says, without the topics that were given."""
+    """Return the plan of `plan_partitions`, without the topics that exist."""
     planned = plan_partitions(topology.sub_topologies(), topology.internal_topics(), topology.copartition_groups(), existing)
     return {topic: number for topic, number in planned.items() if topic not in existing}
 
@@ -119,7 +119,7 @@ def test_a_shared_store_makes_one_part() -> None:
 
 
 @given(st.data())
-def test_parts_are_what_edges_and_stores_connect(data: st.DataObject) -> None:
+def test_sub_topologies_are_connected_by_edges_and_stores(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 12))
     names = [f"n{i}" for i in range(size)]
     parents = {name: tuple(data.draw(st.sets(st.sampled_from(names[:i]), max_size=2))) if i else () for i, name in enumerate(names)}

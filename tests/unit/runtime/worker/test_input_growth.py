@@ -1,4 +1,4 @@
-"""Which input topics may grow: decided from the topology, before anything is read."""
+"""Input topics that may grow: decided from the topology, before anything is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a leaving worker keeps processing its tasks, and which members count as heirs (rules.md, 4)."""
+"""Time for which a leaving worker keeps processing its tasks, and the members that may inherit them (rules.md, 4)."""
 
 from __future__ import annotations
 
