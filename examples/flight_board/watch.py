@@ -164,7 +164,7 @@ def _committed(application: Application) -> Iterator[Callable[[], Mapping[tuple[
     topics = [topology.FLIGHTS, topology.WEATHER, *(f"{application.id}-{name}-repartition" for name in topology.REPARTITIONS)]
     asked = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": application.bootstrap_servers, "group.id": application.id}
-    with closing(Consumer(settings)) as consumer:  # it never subscribes, so it is no member of the group
+    with closing(Consumer(settings)) as consumer:  # it never subscribes, so it is not a member of the group
         yield lambda: {(place.topic, place.partition): max(0, place.offset) for place in consumer.committed(asked, timeout=30)}
 
 

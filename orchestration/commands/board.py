@@ -69,7 +69,7 @@ def board(
 
     `ssh -L 3100:127.0.0.1:3100 …` shows the board of another machine here; it has no encryption of its own.
 
-    Open the printed URL: it holds the token. Whoever has it sees the page, with the bytes of paused records.
+    Open the printed URL: it holds the token. A person with it sees the page, with the bytes of paused records.
     """
     with explained():
         with extra("dagster", "penstock board"):

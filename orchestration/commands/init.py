@@ -70,7 +70,7 @@ class NewProject:
             raise WrongProjectError(f"there is no example {self.example!r}; the examples are {', '.join(_EXAMPLES)}{meant}")
         if not _NAME.fullmatch(self.name):
             raise WrongProjectError(
-                f"{self.name!r} is no name for a project: it has letters, digits, '-' and '_', at most 100, begins with a letter "
+                f"{self.name!r} is not a name for a project: it has letters, digits, '-' and '_', at most 100, begins with a letter "
                 "and ends with a letter or a digit"
             )
         if taken := self._taken():

@@ -61,7 +61,7 @@ def skip_record(
 
 
 _NOT_OPTIONS = ("reason", "dry_run", "run_book_run", "occurrence")
-"""Inputs that are no options of their own: two that every command has, and those of the policies."""
+"""Inputs that are not options of their own: two that every command has, and those of the policies."""
 
 
 def _command(declared: type[RunBookInputs]) -> Callable[..., None]:

@@ -91,7 +91,7 @@ class ScaleConfig(dg.Config):
     """Configuration of scaling."""
 
     application: str = Field(description="The application.id, for example flight-board")
-    instances: int = Field(description="How many shall run", ge=1)
+    instances: int = Field(description="Number of instances that should run", ge=1)
 
 
 class DeployConfig(dg.Config):

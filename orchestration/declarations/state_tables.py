@@ -8,7 +8,7 @@ description = "Delay per airport and hour"
 format = "parquet"                            # the default; or "delta"
 source = "snapshot"                           # the default: of a snapshot of the store; or "changelog": from the brokers alone
 key-column = "origin"                         # in place of `key`
-value-column = "delay"                        # in place of `value`, where values are no JSON objects
+value-column = "delay"                        # in place of `value`, where values are not JSON objects
 value-schema = "flights BIGINT, delay DOUBLE" # fields of JSON values (Spark's DDL); default: the serde's type, else inferred
 columns = { origin = "Airport of departure" } # descriptions
 partitions = "daily"                          # of a windowed store: a partition for each day (UTC) of `window_start` …

@@ -70,7 +70,7 @@ group.consumer.min.heartbeat.interval.ms=100
 broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=1000
 # There is no other broker to hand partitions to. Kafka 4.3.1 would first take the leader from each of them, and a transaction that
-# commits in that moment is then complete without its markers: its offsets and records stay pending for ever.
+# commits in that moment is then complete without its markers: its offsets and records stay pending forever.
 controlled.shutdown.enable=false
 # The compacted topics are the application's state; the cleaner must be on, and its buffer small.
 log.cleaner.enable=true

@@ -99,7 +99,7 @@ def _is_duration(text: str) -> bool:
 
 def _checked(given: Mapping[TopicPartition, int], topics: TopicAdmin, inputs: list[TopicPartition]) -> dict[TopicPartition, NextOffset]:
     starts, ends = topics.start_offsets(inputs), topics.end_offsets(inputs)
-    problems = [f"{partition} is no input of the application" for partition in sorted(given.keys() - set(inputs))]
+    problems = [f"{partition} is not an input of the application" for partition in sorted(given.keys() - set(inputs))]
     problems += [f"{partition} has no offset, and the application reads it" for partition in inputs if partition not in given]
     problems += [
         f"{partition} holds offsets {starts[partition]} to {ends[partition]}, not {offset}"

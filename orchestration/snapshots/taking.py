@@ -209,7 +209,7 @@ def _incomplete(snapshot_id: str, application: Application, gathered: _Gathered,
     return (
         f"snapshot {snapshot_id} of {application.id} is not complete after {timeout_s:.0f} s: {len(missing)} of "
         f"{len(gathered.expected)} tasks are missing: {', '.join(missing)}{trouble}. "
-        f"Nobody reads what there is of it; take another one when the tasks run"
+        "Its parts are not read; take another one when the tasks run"
     )
 
 
@@ -284,7 +284,7 @@ def settled_offsets(application: Application, parts: Iterable[TaskSummary]) -> l
 
 
 def _newest_reads(application: Application) -> list[tuple[str, ...]]:
-    """Return the topics that each sub-topology of the topology started last reads. A pattern is no topic; topics that it matches have
+    """Return the topics that each sub-topology of the topology started last reads. A pattern is not a topic; topics that it matches have
     committed offsets as soon as they have been read."""
     versions = [*Observer(application.id, application.bootstrap_servers).observe().versions.values()]
     return [part.reads for part in versions[-1].parts.values()] if versions else []

@@ -96,7 +96,7 @@ def read_checkpoint(directory: Path) -> dict[TopicPartition, NextOffset | None]:
     try:
         return _parsed(path, data.decode().splitlines())
     except ValueError as error:
-        logger.warning("%s is no checkpoint file and is removed; the next checkpoint writes it again: %s", path, error)
+        logger.warning("%s is not a checkpoint file and is removed; the next checkpoint writes it again: %s", path, error)
         remove_checkpoint(directory)
         return {}
 

@@ -1,7 +1,7 @@
 """Staleness of a store's content.
 
 A compacted topic serves every fetch of an old offset without an error, even if tombstones in between were removed: a reader that was away
-for longer than `delete.retention.ms` never sees these deletions and keeps keys for ever that the topic no longer has. A topic that was
+for longer than `delete.retention.ms` never sees these deletions and keeps keys forever that the topic no longer has. A topic that was
 deleted and created again gives no error either, once it is longer than the reader's offset. So each store keeps, with its offsets, the id
 of their topic and the last time at which it had read everything (rules.md, 13).
 """

@@ -3,7 +3,7 @@
 The client refuses some records at once (larger than `message.max.bytes`). Then the record, its node and the input record behind it are
 known. A refusal by the *brokers* arrives later. Under exactly-once most records are sent without a delivery report, which would cost a
 third of the throughput. A refused record aborts the transaction, and the commit fails without naming the record. The same again would fail
-for ever.
+forever.
 
 So after an abort the worker processes the same input again and *watches*: every output has a delivery report that knows its input record. A
 broker refuses whole batches, good records with the bad one, so watched batches are small. All records of a refused batch are suspects, and

@@ -50,6 +50,6 @@ def resolved(
 
 
 def client_config(config: Mapping[str, Value], application: str) -> dict[str, Value]:
-    """Return the configuration with variables replaced, for programs that are no instances. A setting of the engine, which only instances
+    """Return the configuration with variables replaced, for programs that are not instances. A setting of the engine, which only instances
     need, is left out if its variable is not set here. Raises StreamsConfigError for any other."""
     return resolved(config, application, optional=KEYS.keys() - {"bootstrap.servers"})

@@ -19,5 +19,7 @@ def optimizations_of(text: str) -> frozenset[str]:
         return _EVERY
     for name in named:
         if name not in _EVERY:
-            raise ValueError(f"{name!r} is no optimization: choose none, all, or some of {', '.join(sorted(_EVERY))}, divided by commas")
+            raise ValueError(
+                f"{name!r} is not an optimization: choose none, all, or some of {', '.join(sorted(_EVERY))}, divided by commas"
+            )
     return frozenset(named)

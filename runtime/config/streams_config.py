@@ -76,7 +76,7 @@ _HOME = {
 _TOPIC_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 """Allowed application ids. They are prefixes of topic names, which Kafka limits to 249 characters, and names of folders."""
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}
-"""Hosts to listen on that are no addresses to connect to."""
+"""Hosts to listen on that are not addresses to connect to."""
 _LAST_PORT = 65535
 _SHARED_WITH_CLIENTS = {"session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms"}
 
@@ -166,7 +166,7 @@ class StreamsConfig(Mapping[str, object]):
             raise StreamsConfigError(self._refused("application.server", str(error))) from error
         if self.integer("http.port") > _LAST_PORT:
             raise StreamsConfigError(
-                f"http.port = {self._shown('http.port')} is no port: choose one from 1 to {_LAST_PORT}, or 0 for no endpoint"
+                f"http.port = {self._shown('http.port')} is not a port: choose one from 1 to {_LAST_PORT}, or 0 for no endpoint"
             )
         host = self.text("http.host")
         if self.integer("http.port") and not _is_loopback(host) and self.http_token is None:
@@ -228,7 +228,7 @@ class StreamsConfig(Mapping[str, object]):
             if timeout_ms <= open_ms:
                 logger.warning(
                     "calls of map_async may keep a transaction open for %d ms, which is longer than transaction.timeout.ms (%d): the "
-                    "broker aborts it then, and its records are processed again, perhaps for ever. Set it above %d, or a shorter timeout "
+                    "broker aborts it then, and its records are processed again, perhaps forever. Set it above %d, or a shorter timeout "
                     "of the calls",
                     *(open_ms, timeout_ms, open_ms),
                 )

@@ -6,7 +6,7 @@ would be restored into another's store. Such a member is refused, with the diffe
 is a version of Penstock with another protocol.
 
 An instance is identified by its name (`client.id`): a later incarnation reports the end of the earlier one, so two instances of one name
-would end each other for ever. The later one is refused, unless the other is silent: then it is the same instance, killed and moved to
+would end each other forever. The later one is refused, unless the other is silent: then it is the same instance, killed and moved to
 another machine, and it waits for its old session to expire.
 """
 

@@ -30,7 +30,9 @@ def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
             continue
         if data is not None:
             return _read(data, serde, topic)
-    raise Refusal(400, f"{text!r} ({form}) is no key that serde {serde.name} can write: say format=json or format=base64, or another key")
+    raise Refusal(
+        400, f"{text!r} ({form}) is not a key that serde {serde.name} can write: say format=json or format=base64, or another key"
+    )
 
 
 def key_bytes(text: str) -> bytes:
@@ -47,9 +49,9 @@ def _read(data: bytes, serde: Serde, topic: str) -> object:
     try:
         key = serde.deserializer(topic)(data)
     except BaseException as error:
-        raise Refusal(400, f"these bytes are no key that serde {serde.name} can read: {described(error)}") from error
+        raise Refusal(400, f"these bytes are not a key that serde {serde.name} can read: {described(error)}") from error
     if key is None:
-        raise Refusal(400, "a key must not be null: no store has such a one")
+        raise Refusal(400, "a key must not be null: no store has a null key")
     return key
 
 

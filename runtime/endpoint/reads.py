@@ -60,7 +60,7 @@ class Page(msgspec.Struct, frozen=True):
             return msgspec.json.decode(key_bytes(text), type=cls)
         except msgspec.DecodeError as error:
             raise Refusal(
-                400, f"page = {text!r} is no page: give `next` of the answer before as it is, or nothing for the first"
+                400, f"page = {text!r} is not a page: give `next` of the answer before as it is, or nothing for the first"
             ) from error
 
     def text(self) -> str:

@@ -87,7 +87,7 @@ class Routes:
         try:
             parts = urlsplit(target)
         except ValueError as error:
-            raise Refusal(400, f"{target!r} is no address: {error}") from error
+            raise Refusal(400, f"{target!r} is not an address: {error}") from error
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
         plain = self._plain.get(parts.path.rstrip("/") or "/")
         if plain is not None:

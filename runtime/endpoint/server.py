@@ -165,7 +165,7 @@ def _end(connection: socket.socket) -> None:
 class _Deadline(io.RawIOBase):
     """Bytes of one connection, with each wait bounded by the deadline of the current phase: idle, request, response.
 
-    A socket's own timeout bounds each `recv` and `send` alone, so single bytes would hold the connection for ever. Raises TimeoutError,
+    A socket's own timeout bounds each `recv` and `send` alone, so single bytes would hold the connection forever. Raises TimeoutError,
     which `BaseHTTPRequestHandler` takes as the end of the connection.
     """
 

@@ -104,7 +104,7 @@ class SharedLog:
     def ask_end(self) -> Future[int]:
         """Request the topic's end, including open transactions, without waiting. The future fails with StreamsError.
 
-        Each request uses a new client: after a broker was killed, an old client has an old leader epoch and is rejected for ever.
+        Each request uses a new client: after a broker was killed, an old client has an old leader epoch and is rejected forever.
         """
         self._admin = admin_client(self._config)  # the reference is needed: a client that is garbage-collected does not answer
         place = TopicPartition(self._topic, 0)

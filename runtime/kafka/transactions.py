@@ -60,7 +60,7 @@ class CallThread:
     """A thread for calls into librdkafka that may never return, made one at a time. Used by one other thread.
 
     In librdkafka 2.16.0, `send_offsets_to_transaction` ignores its time-out if the broker stops during the call: it had not returned after
-    60 s, although the broker was back. A worker that waits for it would hang for ever. So a call that does not return in time is abandoned
+    60 s, although the broker was back. A worker that waits for it would hang forever. So a call that does not return in time is abandoned
     with its thread and its producer, and the worker continues with new ones. A call through the thread costs some 50 µs more, three or four
     times per commit.
     """

@@ -231,7 +231,7 @@ def position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]:
 
 
 def _byte_in(raw: bytes, part: bytes, at: int) -> int | None:
-    """Return the index in `raw` of index `at` in a part of it; None if it is no part of it, but decoded from it."""
+    """Return the index in `raw` of index `at` in a part of it; None if it is not a part of it, but decoded from it."""
     start = len(raw) - len(part) if raw.endswith(part) else raw.find(part)
     return None if start < 0 else start + at
 

@@ -62,7 +62,7 @@ class Gauge:
         self.value = 0.0
 
     def set(self, value: float) -> None:
-        """Set the value. Raises TypeError or ValueError if it is no number, which would make the whole page of metrics unreadable."""
+        """Set the value. Raises TypeError or ValueError if it is not a number, which would make the whole page of metrics unreadable."""
         self.value = float(value)
 
 

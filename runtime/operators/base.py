@@ -61,9 +61,9 @@ class OperatorSupplier(ABC):
         return None
 
     def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
-        """Return a function that reads this node's table. `parent` reads the parent's table; None if the parent is no table.
+        """Return a function that reads this node's table. `parent` reads the parent's table; None if the parent is not a table.
 
-        Raises TypeError if this node is no table.
+        Raises TypeError if this node is not a table.
         """
         rows = context.rows(context.name)
 

@@ -102,7 +102,7 @@ def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MapAsync(OperatorSupplier):
-    """`map_async`; `fn(value)`, or `fn(key, value)` if `with_key`, is awaited. `timeout_ms`: None waits for ever."""
+    """`map_async`; `fn(value)`, or `fn(key, value)` if `with_key`, is awaited. `timeout_ms`: None waits forever."""
 
     fn: AsyncMapper
     with_key: bool

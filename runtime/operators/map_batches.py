@@ -133,8 +133,8 @@ def _results(fn: BatchMapper, values: list[object]) -> list[object]:
     returned = fn(values)
     if isinstance(returned, str | bytes | Mapping | Set) or hasattr(returned, "columns"):  # of these, `list` makes something else
         raise _LengthError(
-            f"map_batches: its function returned a {type(returned).__name__}, which is no sequence of results: return a list or an array "
-            "with one for each value (of a data frame, frame.to_dict('records'))"
+            f"map_batches: its function returned a {type(returned).__name__}, which is not a sequence of results: return a list or an "
+            "array with one for each value (of a data frame, frame.to_dict('records'))"
         )
     try:
         # The elements of an array of numbers are numbers of its library, which serdes do not write.

@@ -167,7 +167,7 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
 
         The first call is made as soon as stream time is known, or after one interval of wall-clock time. With `start_time` (ms since the
         epoch if an int), calls are made at that time and at whole intervals after it; past times are skipped (KIP-1146). Raises ValueError
-        for an interval below 1 ms, TypeError if `type` is no PunctuationType, TopologyError if the callback does not accept the time.
+        for an interval below 1 ms, TypeError if `type` is not a PunctuationType, TopologyError if the callback does not accept the time.
         """
         task, node = self._task, self._node
         if not isinstance(type, PunctuationType):
@@ -195,7 +195,7 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
             key, headers = record.key, record.headers
         except AttributeError:
             raise TypeError(
-                f"processor {self._node.name} forwards {record!r}, which is no Record: context.forward(Record(key, value, timestamp))"
+                f"processor {self._node.name} forwards {record!r}, which is not a Record: context.forward(Record(key, value, timestamp))"
             ) from None
         self._send(key, record.value, record.timestamp, headers, child_name)
 

@@ -133,7 +133,7 @@ class SessionAggregate(WindowedAggregate):
             table = materialize(context, forward, self.store_name, _flush_listener(context, emit, self.store_name))
         store = table.store
         if not isinstance(store, StagedSessionStore):
-            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is no session store")
+            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is not a session store")
         if not self.on_close:
             return table, None
         opened = OpenWindows(context, table, _at_end(emit), _by_start if store.persistent else _by_key)

@@ -42,7 +42,7 @@ class SlidingAggregate(WindowedAggregate):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         (to_bytes, load, update, value_of, _, emit, store), opened = windows_table(context, forward, self.store_name, self.on_close, 1)
         if not isinstance(store, StagedWindowStore):
-            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is no window store")
+            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is not a window store")
         initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, DroppedRecords(context)
         difference, grace, send_old, suffixes = self.difference_ms, self.grace_ms, context.send_old, store.suffixes
         observed = committed_time(context, store, observed_name(self.part))

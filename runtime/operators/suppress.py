@@ -109,7 +109,7 @@ class Suppress(OperatorSupplier):
     def _buffer(self, context: NodeContext) -> ChangeBuffer:
         buffer = context.task.store(self.buffer_name)
         if not isinstance(buffer, ChangeBuffer):
-            raise InvalidStateStoreError(f"node {context.name}: store {self.buffer_name!r} is no suppression buffer")
+            raise InvalidStateStoreError(f"node {context.name}: store {self.buffer_name!r} is not a suppression buffer")
         return buffer
 
     def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
@@ -135,7 +135,7 @@ class Suppress(OperatorSupplier):
 
 
 def _table_of(context: NodeContext, parent: _Getter | None) -> _Getter:
-    """Return the function that reads the parent's table. Raises TypeError if the parent is no table."""
+    """Return the function that reads the parent's table. Raises TypeError if the parent is not a table."""
     if parent is None:
         raise TypeError(f"node {context.name} suppresses no table")
     return parent

@@ -222,7 +222,7 @@ def windows_table(
     table = materialize_silent(context, store_name)
     store = table.store
     if not isinstance(store, StagedWindowStore):
-        raise InvalidStateStoreError(f"node {context.name}: store {store_name!r} is no window store")
+        raise InvalidStateStoreError(f"node {context.name}: store {store_name!r} is not a window store")
     opened = OpenWindows(context, table, change_emitter(context, forward), lambda store_key: store_key[:-WINDOW_SUFFIX])
     for windowed, _ in store.all():
         start, end = windowed.window

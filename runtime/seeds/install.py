@@ -10,7 +10,7 @@ The changelogs come first: files without a changelog would be lost with the disk
 start. So the installation may be killed at any point and repeated: the transactions hold the number of records written (`journal.py`), and
 the files are fetched again (rules.md, 30).
 
-Rejected: naming the seed as the base of the changelog. Every restore on every machine would need the seed's files for ever, and a standby
+Rejected: naming the seed as the base of the changelog. Every restore on every machine would need the seed's files forever, and a standby
 could not follow by reading one log.
 """
 

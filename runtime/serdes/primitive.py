@@ -261,7 +261,7 @@ class _Input:
     def _take(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
         if size < 0 or self._at > len(self._data):
-            raise self._error(f"{len(self._data)} bytes are no list: {size} more are expected at byte {start}", start)
+            raise self._error(f"{len(self._data)} bytes are not a list: {size} more are expected at byte {start}", start)
         return self._data[start : self._at]
 
     def _number(self) -> int:
@@ -271,7 +271,7 @@ class _Input:
         """Read a count. Raises ValueError if it exceeds the number of bytes, before anything of that size is allocated."""
         count = self._number()
         if not 0 <= count <= len(self._data):
-            raise self._error(f"{len(self._data)} bytes are no list: they cannot hold {count} entries", self._at - _INT.size)
+            raise self._error(f"{len(self._data)} bytes are not a list: they cannot hold {count} entries", self._at - _INT.size)
         return count
 
     def entries(self, size: int | None) -> list[bytes | None]:

@@ -219,13 +219,13 @@ def _same_kind(
         yield from _changes(f"{at}[]", written[part], all_written, read[part], all_read, seen)
     elif kind in ("record", "error", "enum", "fixed"):
         if not _named_alike(written, read):
-            yield f"{_at(at)} is {written['name']} and is read as {read['name']}, of which it is no alias"
+            yield f"{_at(at)} is {written['name']} and is read as {read['name']}, of which it is not an alias"
         elif kind == "fixed" and written["size"] != read["size"]:
             yield f"{_at(at)} has {written['size']} bytes and is read with {read['size']}"
         elif kind == "enum" and "default" not in read:
             gone = [symbol for symbol in written["symbols"] if symbol not in read["symbols"]]  # type: ignore[attr-defined, operator]  # lists
             if gone:
-                yield f"{_at(at)} may be {', '.join(gone)}, which is no symbol of it any more"
+                yield f"{_at(at)} may be {', '.join(gone)}, which it no longer has as a symbol"
         elif kind in ("record", "error"):
             yield from _records(at, written, all_written, read, all_read, seen)
 
@@ -422,7 +422,7 @@ def _enum(at: str, was: str, now: str, old: _Types, new: _Types) -> Iterator[str
         names.setdefault(value.number, set()).add(value.name)
     for value in written.value:
         if value.number not in names:
-            yield f"field {at} may be {value.name}, number {value.number}, which is no value of it any more"
+            yield f"field {at} may be {value.name}, number {value.number}, which it no longer has as a value"
         elif value.name not in names[value.number]:
             yield f"field {at} has {' or '.join(sorted(names[value.number]))} for number {value.number}, which was {value.name}"
 

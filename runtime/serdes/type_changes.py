@@ -139,7 +139,7 @@ class _Comparison:
         yield found[0] if len(found) == 1 else f"{_named(at)} is {_text(written)} and is read as {' or '.join(map(_text, resolved))}"
 
     def _plain(self, at: str, written: Node, read: Node, seen: _Seen, *, alone: bool) -> Iterator[str]:
-        """Yield the differences of two types that are no unions. `alone`: `read` is not one of several members of a union."""
+        """Yield the differences of two types that are not unions. `alone`: `read` is not one of several members of a union."""
         if (id(written), id(read)) in seen:
             return
         seen |= {(id(written), id(read))}
@@ -159,7 +159,7 @@ class _Comparison:
             yield from _tighter(at, written, read)
         elif old == new == "enum":
             if gone := [value for value in cast(list[object], written["values"]) if value not in cast(list[object], read["values"])]:
-                yield f"{_named(at)} may be {', '.join(map(repr, gone))}, which is no value of it any more"
+                yield f"{_named(at)} may be {', '.join(map(repr, gone))}, which it no longer has as a value"
         elif old == "enum" and new in ("str", "int"):
             kind = str if new == "str" else int
             if not all(type(value) is kind for value in cast(list[object], written["values"])) or _limits(read):

@@ -45,7 +45,7 @@ class Place(ABC):
 
     @abstractmethod
     def children(self) -> list[Place]:
-        """Return the entries of this folder, ordered by name; empty if it is no folder."""
+        """Return the entries of this folder, ordered by name; empty if it is not a folder."""
 
     @abstractmethod
     def size(self) -> int | None:

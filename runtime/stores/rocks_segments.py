@@ -215,7 +215,7 @@ class RocksExpiring(RocksVersions):
         self._segments.clear()
         self._route.clear()
 
-    def shared(self) -> SharedKeyValues:  # type: ignore[override]  # it is no versioned store for others
+    def shared(self) -> SharedKeyValues:  # type: ignore[override]  # it is not a versioned store for others
         return SharedKeyValues(self)
 
     def approximate_size(self) -> int:

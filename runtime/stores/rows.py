@@ -212,7 +212,7 @@ def _waiting(rows: StoreRows) -> StoreRows:
             found.append(None if data is None else BufferValue.from_bytes(data))
         except (struct.error, UnicodeDecodeError) as error:
             found.append(None)
-            wrong[place] = f"{len(data)} bytes are no change that waits in a buffer: {error}"
+            wrong[place] = f"{len(data)} bytes are not a change that waits in a buffer: {error}"
     values = pa.array([None if each is None else each.new for each in found], pa.binary())
     timestamps = pa.array([None if each is None else each.timestamp for each in found], pa.int64())
     if not wrong:

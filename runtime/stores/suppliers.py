@@ -360,7 +360,7 @@ def _check(
     kind: type, supplier: KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier, *serdes: object, headers: bool = False
 ) -> None:
     """Raise TypeError for a supplier of another kind of store, or a name alone, for one of a store with headers unless `headers`, and for
-    an argument that is no serde."""
+    an argument that is not a serde."""
     if not isinstance(supplier, kind):
         raise TypeError(f"expected a supplier, made by Stores.{_MADE_BY[kind]}, not {supplier!r}")
     if not headers and getattr(supplier, "with_headers", False):

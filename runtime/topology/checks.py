@@ -35,8 +35,8 @@ def check_serde_pair(node: str, key: object, value: object) -> None:
 
 
 def check_extractor(node: str, extractor: object | None) -> None:
-    """Raise TopologyError for an argument that is no timestamp extractor: neither a function `(record, partition_time)`, nor an object with
-    such a method `extract`, nor a class of such objects."""
+    """Raise TopologyError for an argument that is not a timestamp extractor: neither a function `(record, partition_time)`, nor an object
+    with such a method `extract`, nor a class of such objects."""
     if extractor is None or isinstance(extractor, str):  # a dotted path is imported where the topology runs
         return
     extract = getattr(extractor, "extract", None if isinstance(extractor, type) else extractor)
@@ -49,7 +49,7 @@ def check_extractor(node: str, extractor: object | None) -> None:
 
 
 def check_partitioner(node: str, partitioner: object | None) -> None:
-    """Raise TopologyError for an argument that is no partitioner."""
+    """Raise TopologyError for an argument that is not a partitioner."""
     if partitioner is not None:
         checked(partitioner, node, "topic", "key", "value", "number of partitions")  # type: ignore[type-var]
 
@@ -68,7 +68,7 @@ def check_supplier(node: str, supplier: object, method: str) -> None:
 
 
 def check_builder(builder: object) -> None:
-    """Raise TopologyError for an argument that is no store builder, such as a supplier or a name."""
+    """Raise TopologyError for an argument that is not a store builder, such as a supplier or a name."""
     if isinstance(builder, type) or not all(hasattr(builder, member) for member in ("name", "build", "logging_enabled")):
         raise TopologyError(
             f"expected a store's builder, such as Stores.key_value_store_builder(supplier, key_serde, value_serde), not {builder!r}"

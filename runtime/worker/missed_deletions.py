@@ -1,7 +1,7 @@
 """Rows of a table whose deletion records are no longer on the table's *source* topic (rules.md, 13).
 
 The changelog of a table contains what its task has processed. If the task was away from the end of a compacted source topic for longer than
-`delete.retention.ms`, a deletion written in the meantime may have been cleaned up: the task never sees it, and would keep the row for ever.
+`delete.retention.ms`, a deletion written in the meantime may have been cleaned up: the task never sees it, and would keep the row forever.
 Reading the topic again does not help either. But compaction keeps the last record of each key, so a row whose key is nowhere on the log was
 deleted.
 

@@ -140,7 +140,7 @@ def test_a_hand_over_is_seen_with_its_gap_its_cause_and_all_tasks(pair: Pair) ->
 
 
 def test_a_task_that_stays_continues_through_a_rebalance(pair: Pair) -> None:
-    """KIP-429: nothing stops the world. A task that is closed and opened again begins to count anew."""
+    """KIP-429: nothing stops the world. A task that is closed and opened again starts counting from zero."""
     before = {"1_0": 3, "1_1": 2}
     stayed = active_tasks(pair.first) & before.keys()
     assert stayed, "of three tasks the second takes one"

@@ -166,7 +166,7 @@ def test_what_cannot_be_made_says_what_would_be_right_and_leaves_the_table(spark
     assert counted(spark, request(tasks, "")) == {"UA": 1}
     taken = msgspec.structs.replace(request(tasks, "v1"), location=str(tasks.folder / "taken"), versions=str(tasks.folder / ".taken"))
     (tasks.folder / "taken").mkdir()
-    with pytest.raises(WrongTableError, match="is a folder that is no table of this project"):
+    with pytest.raises(WrongTableError, match="is a folder that is not a table of this project"):
         make(taken, spark, nothing)
     (tasks.folder / "file").write_text("")
     nowhere = msgspec.structs.replace(taken, location=str(tasks.folder / "file" / "t"), versions=str(tasks.folder / "file" / ".t"))

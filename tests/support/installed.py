@@ -115,7 +115,7 @@ def size(installed: Distribution) -> int:
 def install(folder: Path, *what: str, extras: Sequence[str] = ("all",)) -> Path:
     """Create a virtual environment with Penstock, and what these extras bring, alone; return its interpreter.
 
-    The dependencies are links to the files of this environment, since installing some gigabytes anew would take minutes.
+    The dependencies are links to the files of this environment, since installing some gigabytes again would take minutes.
     """
     venv.create(folder, with_pip=False, symlinks=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")

@@ -86,7 +86,7 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no moment like 2026-01-31T12:00:00Z") from error
+        raise typer.BadParameter(f"{text!r} is not a moment like 2026-01-31T12:00:00Z") from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

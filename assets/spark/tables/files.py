@@ -164,7 +164,7 @@ class ParquetFiles(TableFiles):
         location = Path(self.location)
         location.parent.mkdir(parents=True, exist_ok=True)
         if location.is_dir() and not location.is_symlink():
-            raise WrongTableError(f"{location} is a folder that is no table of this project: move it away, or declare another place")
+            raise WrongTableError(f"{location} is a folder that is not a table of this project: move it away, or declare another place")
         pointer = location.with_name(f".{location.name}.{folder.name}.link")
         pointer.unlink(missing_ok=True)
         pointer.symlink_to(os.path.relpath(folder, location.parent))

@@ -137,7 +137,7 @@ class _Parser:
             raise self._error(f"{found!r} stands where {token!r} is expected")
 
     def _error(self, why: str) -> ValueError:
-        return ValueError(f"{self._ddl!r} is no schema in Spark's DDL: {why}; {_EXAMPLE}")
+        return ValueError(f"{self._ddl!r} is not a schema in Spark's DDL: {why}; {_EXAMPLE}")
 
 
 def _tokens(ddl: str) -> Iterator[str]:

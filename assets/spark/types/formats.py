@@ -257,7 +257,7 @@ def _reasons(decoded: dict[str, Decoded], rows: StoreRows, times: Sequence[str])
         column = _times(rows, name)
         if not pc.all(kept := _in_range(column), min_count=0).as_py():
             places = pc.indices_nonzero(pc.invert(kept)).to_pylist()
-            wrong += [(name, place, f"{column[place]} ms since the epoch is no time of the years 1 to 9999") for place in places]
+            wrong += [(name, place, f"{column[place]} ms since the epoch is not a time of the years 1 to 9999") for place in places]
     for name, place, reason in wrong:
         found[place] = f"{found[place]}; {name}: {reason}" if place in found else f"{name}: {reason}"
     return dict(sorted(found.items()))

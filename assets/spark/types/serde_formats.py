@@ -216,7 +216,7 @@ def milliseconds(times: pa.Int64Array) -> pa.Array:
     """Convert times in ms since the epoch to a column of Spark's TIMESTAMP. Raises ValueError for times out of its range."""
     found = pc.min_max(times)
     if found["min"].is_valid and (found["min"].as_py() < EARLIEST_MS or found["max"].as_py() > LATEST_MS):
-        raise ValueError(f"{found['min']} or {found['max']} ms since the epoch is no time of the years 1 to 9999")
+        raise ValueError(f"{found['min']} or {found['max']} ms since the epoch is not a time of the years 1 to 9999")
     return times.cast(pa.timestamp("ms", tz="UTC")).cast(to_arrow_type(T.TimestampType()))
 
 

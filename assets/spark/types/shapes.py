@@ -92,7 +92,7 @@ class Moment(Shape):
         found = pa.array(objects, self.arrow)
         ends = pc.min_max(found.cast(pa.int64()))
         if ends["min"].is_valid and (ends["min"].as_py() < _FIRST_US or ends["max"].as_py() > _LAST_US):
-            raise ValueError("in UTC it is no time of the years 1 to 9999")
+            raise ValueError("in UTC it is not a time of the years 1 to 9999")
         return found
 
 

@@ -158,7 +158,7 @@ class Supervisor:
 
     def remove(self, timeout_ms: int | None) -> str | None:
         """Stop the worker with the largest number; its tasks go to the others. Return its name when it has ended; None if there is none.
-        Raises TimeoutError if it has not ended within `timeout_ms` (None: waits for ever); it continues to close."""
+        Raises TimeoutError if it has not ended within `timeout_ms` (None: waits forever); it continues to close."""
         with self._lock:
             number = max((number for number in [*self._workers, *self._due_ms] if number not in self._leaving), default=None)
             if number is None:
@@ -386,7 +386,7 @@ class Supervisor:
         return answering_parts([found() for found in begun], parameters)
 
     def query(self, request: StateQueryRequest[R]) -> dict[int | None, QueryResult[R]]:
-        """Return the answers of all requested partitions here; of several for one partition, one that is no failure. Raises
+        """Return the answers of all requested partitions here; of several for one partition, one that is not a failure. Raises
         InvalidStateStoreError if a worker does not answer."""
         found: dict[int | None, QueryResult[R]] = {}
         for answers in [worker.query(request) for worker in self.workers]:

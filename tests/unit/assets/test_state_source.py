@@ -244,7 +244,7 @@ def test_times_that_nothing_has_a_name_for(tasks: MakeTasks) -> None:
     assert (unlimited["window_start"], unlimited["window_end"]) == (at(5), datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC))
     (odd,) = rows_of(path, "kv")
     assert (odd["key"], odd["value"], odd["timestamp"]) == ("a", 1, None)
-    assert odd["_malformed"]["reason"] == f"timestamp: {2**60} ms since the epoch is no time of the years 1 to 9999"
+    assert odd["_malformed"]["reason"] == f"timestamp: {2**60} ms since the epoch is not a time of the years 1 to 9999"
 
 
 def test_large_values_come_in_small_batches(tasks: MakeTasks) -> None:

@@ -234,7 +234,7 @@ def test_a_run_whose_process_reports_that_it_goes_on_does_not_count_as_killed_ho
 def test_a_run_that_was_killed_after_its_effects_is_ended_though_its_alert_is_resolved(
     story: Story, state: RunBookState, again: int
 ) -> None:
-    """It would be RUNNING for ever otherwise. One that failed has ended, and its alert with it."""
+    """It would be RUNNING forever otherwise. One that failed has ended, and its alert with it."""
     story.pause(1)
     (run,) = story.react()
     story.end(run, state)

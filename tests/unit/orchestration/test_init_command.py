@@ -67,13 +67,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("name", "why"),
     [
         ("2nd", "begins with a letter"),
-        ("a b", "is no name for a project"),
+        ("a b", "is not a name for a project"),
         ("shop-", "ends with a letter or a digit"),
         ("class", "'class', which is a word of the language Python"),
         ("Json", "'json', which is a module of Python's standard library"),
         ("tests", "'tests', which is the name of a folder that many projects have"),
         ("build", "'build', which is the name of a folder that many projects have"),
-        ("my.shop", "is no name for a project"),  # in `[applications.my.shop]` it would be two names
+        ("my.shop", "is not a name for a project"),  # in `[applications.my.shop]` it would be two names
         ("PyYAML", "also the name of an installed distribution"),
         ("confluent_kafka", "'confluent_kafka', which is an installed package"),
         ("pyspark", "'pyspark', which is"),

@@ -30,7 +30,7 @@ ASK: Mapping[str, Callable[[TaskCommands], object]] = {
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Gives the worker's answers in turn, the last one for ever; the list of what it was asked."""
+    """Gives the worker's answers in turn, the last one forever; the list of what it was asked."""
 
     def by(*answers: CommandResult) -> list[str]:
         asked: list[str] = []

@@ -236,5 +236,5 @@ def test_an_endpoint_on_loopback_needs_none(host: str) -> None:
 
 
 def test_a_port_is_at_most_65535() -> None:
-    with pytest.raises(StreamsConfigError, match=r"http\.port = 70000 is no port"):
+    with pytest.raises(StreamsConfigError, match=r"http\.port = 70000 is not a port"):
         StreamsConfig({**BASE, "http.port": 70_000})

@@ -336,7 +336,7 @@ def test_a_key_is_text_json_or_base64(http: Http, store: str, key: object, texts
 @pytest.mark.parametrize(
     ("store", "query", "said"),
     [
-        ("numbers", "key=seven", "'seven' .text. is no key that serde LONG can write"),
+        ("numbers", "key=seven", "'seven' .text. is not a key that serde LONG can write"),
         ("numbers", "key=%7B%7D&format=json", "no key that serde LONG can write"),
         ("numbers", "key=7+&format=json&key=8", "given twice"),
         ("numbers", "key=%7B&format=json", "is not JSON"),
@@ -432,7 +432,7 @@ def test_a_page_whose_partition_has_moved_away_starts_over(instance: Instance, h
     following = quote(str(http.ok("/stores/counts/range?limit=1")["next"]))
     instance.kinds = {}
     assert "begin again" in http.error(f"/stores/counts/range?limit=1&page={following}", 409)
-    assert "is no page" in http.error("/stores/counts/range?page=e30", 400)
+    assert "is not a page" in http.error("/stores/counts/range?page=e30", 400)
     assert "is not base64" in http.error("/stores/counts/range?page=a", 400)
 
 

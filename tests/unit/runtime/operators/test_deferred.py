@@ -503,7 +503,7 @@ def test_an_array_gives_plain_values_and_what_is_no_sequence_of_results_is_refus
         refused = linear(lambda source, returned=returned: source.map_batches(lambda _: returned))  # type: ignore[misc]
         failure = run(refused, values("a", "b"), None, 2)["failure"]
         assert isinstance(failure, tuple)
-        assert f"returned a {type(returned).__name__}, which is no sequence of results" in failure[2]
+        assert f"returned a {type(returned).__name__}, which is not a sequence of results" in failure[2]
 
 
 def test_an_operator_whose_input_depends_on_its_results_takes_one_record_at_a_time(caplog: pytest.LogCaptureFixture) -> None:

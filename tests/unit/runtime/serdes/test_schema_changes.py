@@ -44,7 +44,7 @@ CASES: list[tuple[object, object, object, str]] = [
     (record({"name": "n", "type": "long"}), record(N), {"n": 2**40}, "field n is long and is read as int"),
     (record(N), record({"name": "n", "type": "string"}), {"n": 1}, "field n is int and is read as string"),
     (record({"name": "n", "type": ["null", "int"]}), record(N), {"n": None}, "field n is null and is read as int"),
-    (enum("A", "B"), enum("A"), "B", "may be B, which is no symbol of it any more"),
+    (enum("A", "B"), enum("A"), "B", "may be B, which it no longer has as a symbol"),
     ({"type": "map", "values": "string"}, {"type": "map", "values": "int"}, {"k": "v"}, "field [] is string and is read as int"),
     ("bytes", "string", b"x", "the value is bytes and is read as string"),
     (
@@ -240,7 +240,7 @@ def with_money(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no
     [
         (with_status("OK", "BAD"), with_status("OK", "BAD", "LATE"), ""),
         (with_status("OK", "GOOD", "BAD"), with_status("OK", "BAD", "GOOD"), "field p.M.status has BAD for number 1, which was GOOD"),
-        (with_status("OK", "BAD"), with_status("OK"), "field p.M.status may be BAD, number 1, which is no value of it any more"),
+        (with_status("OK", "BAD"), with_status("OK"), "field p.M.status may be BAD, number 1, which it no longer has as a value"),
         (
             with_time("Timestamp"),
             with_time("Duration"),

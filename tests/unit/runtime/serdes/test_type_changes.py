@@ -164,7 +164,7 @@ REFUSED: list[tuple[object, object, str]] = [
     (struct([N]), struct([("n", bool)]), "field n is int and is read as bool"),
     (struct([("n", int | None)]), struct([N]), "field n is null and is read as int"),
     (struct([N, ("m", int)]), struct([N], forbid_unknown_fields=True), "has a field m, and fields that are not known are forbidden"),
-    (Colors, Color, "may be 'green', which is no value of it any more"),
+    (Colors, Color, "may be 'green', which it no longer has as a value"),
     (str, Color, "is str and is read as one of 'blue', 'red'"),
     (Literal[1, 2], Literal[1], "may be 2"),
     (int, Literal[1, 2] | float, "is int and is read as one of 1, 2"),

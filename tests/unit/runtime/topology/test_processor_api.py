@@ -469,4 +469,4 @@ def test_invalid_schedules_and_forwards_raise() -> None:
     assert told[0] == "processor mine: schedule takes a PunctuationType, such as PunctuationType.STREAM_TIME, not 'STREAM_TIME'"
     assert told[1] == "node mine: expected a function, not 5"
     assert "node mine: " in told[2] and told[2].endswith("is given (now_ms) and takes 0")
-    assert told[3] == "processor mine forwards 'a', which is no Record: context.forward(Record(key, value, timestamp))"
+    assert told[3] == "processor mine forwards 'a', which is not a Record: context.forward(Record(key, value, timestamp))"
