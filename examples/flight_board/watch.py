@@ -137,8 +137,8 @@ def entry_line(entry: AuditEntry) -> str:
 def event_line(event: Event) -> str:
     """Return an event as one line of rich markup."""
     if event.kind in (EventKind.GLOBAL_RECOVERY_STARTED.value, EventKind.GLOBAL_RECOVERY_ENDED.value):
-        told = event.payload.get("reason") or f"{event.payload.get('records')} records in {event.payload.get('seconds')} s"
-        return f"[bold]{event.kind}[/bold]  global table {event.payload.get('store')} of {event.instance}: {_escaped(str(told))}"
+        reported = event.payload.get("reason") or f"{event.payload.get('records')} records in {event.payload.get('seconds')} s"
+        return f"[bold]{event.kind}[/bold]  global table {event.payload.get('store')} of {event.instance}: {_escaped(str(reported))}"
     comments = {
         EventKind.TASK_PAUSED.value: "; it keeps its place, all other tasks run on",
         EventKind.TASK_RESUMED.value: " continues after it",

@@ -394,9 +394,9 @@ def jobs(applications: Applications) -> Sequence[dg.JobDefinition]:
     ]
 
 
-_TELL_PERCENT = 10
+_REPORT_PERCENT = 10
 _ACTIVE = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED]
-_LIVING = {State.RUNNING.value, State.REBALANCING.value, State.RESTORING.value}
+_LIVE_STATES = {State.RUNNING.value, State.REBALANCING.value, State.RESTORING.value}
 
 
 class SnapshotConfig(dg.Config):
@@ -440,7 +440,7 @@ def _in_log(context: dg.OpExecutionContext, text: str) -> Progress:
 
     def progress(done: int, total: int) -> None:
         nonlocal logged
-        step = 100 * done // total // _TELL_PERCENT if total else -1
+        step = 100 * done // total // _REPORT_PERCENT if total else -1
         if step > logged:
             logged = step
             context.log.info(text.format(done=done, total=total))
@@ -480,7 +480,7 @@ def tick(dagster: dg.DagsterInstance, operations: Operations, application: Appli
     under_way = dg.RunsFilter(job_name=take_snapshot_job.name, statuses=_ACTIVE, tags={APPLICATION: application.id})
     if dagster.get_runs(under_way, limit=1):
         return dg.SkipReason(f"the last snapshot of {application.id} is still being taken or exported")
-    if not any(operations.rows(name)[0].state in _LIVING for name in operations.instances(application)):
+    if not any(operations.rows(name)[0].state in _LIVE_STATES for name in operations.instances(application)):
         return dg.SkipReason(f"no instance of {application.id} runs")
     config = dg.RunConfig(ops={take.name: SnapshotConfig(application=application.id)})
     return dg.RunRequest(run_config=config, tags={APPLICATION: application.id})

@@ -121,7 +121,7 @@ def _changelog_gone(store: EngineStore, topic_id: Callable[[], str | None]) -> s
 
 
 def store_remedies(application_id: str, store: str, changelog: TopicPartition | None, directory: Path) -> str:
-    """Return the ways out for a changed store of a task's folder, for messages."""
+    """Return the remedies for a changed store of a task's folder, for messages."""
     kept = f"{directory / 'rocksdb' / store} on every machine" if changelog is None else f"its changelog {changelog.topic}"
     return (
         "Take the change back; or, where only a serde is called otherwise, name it as before (Serde(…, name=…)); or "

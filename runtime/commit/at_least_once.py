@@ -192,7 +192,7 @@ class AtLeastOnce:
                 self._begin_watch(refused)
                 self._send_alone(failed)
             except BrokerUnavailableError as unavailable:
-                raise TransactionAbortedError(f"refused outputs cannot be judged yet: {unavailable}") from unavailable
+                raise TransactionAbortedError(f"refused outputs cannot be decided yet: {unavailable}") from unavailable
 
     def _begin_watch(self, refused: list[tuple[str, Exception]]) -> None:
         """Roll back and watch: the input record behind a refused output is unknown until everything since the last commit is processed

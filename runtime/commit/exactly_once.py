@@ -61,7 +61,7 @@ class ExactlyOnce:
         self._watching = False
         self._limits = Limits(refusals, transactions.flush)
         self._failed: list[tuple[Output, Exception, Origin, _Mark]] = []
-        """Refused outputs of the watched transaction; judged after its abort."""
+        """Refused outputs of the watched transaction; decided after its abort."""
         self._suspects: set[_Mark] = set()
         """Outputs that were refused together with others."""
         self._left_out: dict[_Mark, Exception] = {}
@@ -167,8 +167,8 @@ class ExactlyOnce:
         self._failed.append((output, error, origin, mark))
 
     def _decide_failed(self) -> None:
-        """Judge the refused outputs of the watched transaction. Raises ProductionError; TransactionAbortedError where the brokers do not
-        answer."""
+        """Decide about the refused outputs of the watched transaction. Raises ProductionError; TransactionAbortedError where the brokers do
+        not answer."""
         limited = {output.topic for output, error, _, _ in self._failed if is_about_a_limit(error)}
         singly = self._singly
         try:
@@ -185,7 +185,7 @@ class ExactlyOnce:
             self._failed.clear()  # the worker stops and aborts once more: ask the handler once
             raise
         except BrokerUnavailableError as unavailable:
-            raise TransactionAbortedError(f"refused outputs cannot be judged yet: {unavailable}") from unavailable
+            raise TransactionAbortedError(f"refused outputs cannot be decided yet: {unavailable}") from unavailable
 
     def _stays(self, output: Output, error: Exception) -> bool:
         return is_about_the_record(error) or (is_about_the_topic(error) and self._refusals.is_missing(output.topic))

@@ -2,7 +2,7 @@
 name of an instance is unique.
 
 Task ids are numbers of sub-topologies and partitions. If two topologies used the same number for different tasks, one table's changelog
-would be restored into another's store. Such a member is refused, with the differences and the ways out (`topology/shape.py`), and so
+would be restored into another's store. Such a member is refused, with the differences and the remedies (`topology/shape.py`), and so
 is a version of Penstock with another protocol.
 
 An instance is identified by its name (`client.id`): a later incarnation reports the end of the earlier one, so two instances of one name
@@ -104,7 +104,7 @@ def _refusal(mine: TopologyText, others_run: str, theirs: str | None, found: lis
     text = (
         f"{others_run} another topology under the same application.id, beside which this one cannot run:"
         + "".join(f"\n  {each}" for each in found)
-        + "\nWays: stop all its instances (penstock stop APPLICATION), then start them with the new version (penstock start), if "
+        + "\nRemedies: stop all its instances (penstock stop APPLICATION), then start them with the new version (penstock start), if "
         "its state fits (the start says so); or penstock reset, which begins without state; or another application.id, which a seed "
         "gives the state of this one (`penstock docs seeding`)"
     )

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_misfit(topology: Topology, config: StreamsConfig, topics: TopicAdmin, directory: StateDirectory) -> Acceptance:
-    """Return how the topology fits the state. Raises TopologyError that names the changes and the ways out; BrokerUnavailableError,
+    """Return how the topology fits the state. Raises TopologyError that names the changes and the remedies; BrokerUnavailableError,
     StreamsError."""
     application = config.application_id
     now = shape_of(topology, application)

@@ -30,7 +30,7 @@ def json_answer(found: object, status: int = 200) -> Answer:
 
 
 class Refusal(Exception):
-    """Error response: what is wrong, and the way out."""
+    """Error response: the problem and its remedy."""
 
     def __init__(self, status: int, error: str, more: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)

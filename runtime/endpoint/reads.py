@@ -111,7 +111,7 @@ class StoreReads:
             raise self._later(error) from error
 
     def _later(self, error: InvalidStateStoreError) -> Refusal:
-        """Return the refusal of a restoring store. (The error's way out is for programs; HTTP has another parameter.)"""
+        """Return the refusal of a restoring store. (The error's remedy is for programs; HTTP has another parameter.)"""
         return later(f"{error}; over HTTP that is stale=true" if "enable_stale_stores" in str(error) else str(error))
 
     def get(self, part: Part, key: object, as_of: int | None) -> object:

@@ -110,7 +110,7 @@ class SharedLog:
         place = TopicPartition(self._topic, 0)
         answer = self._admin.list_offsets({place: OffsetSpec.latest()})[place]  # type: ignore[no-untyped-call]  # not annotated there
         end: Future[int] = Future()
-        answer.add_done_callback(lambda done: _hand_on(done, end))
+        answer.add_done_callback(lambda done: _pass_on(done, end))
         return end
 
     def append(self, key: bytes, value: bytes | None) -> None:
@@ -136,7 +136,7 @@ class SharedLog:
         self.tail.close()
 
 
-def _hand_on(answer: Future[ListOffsetsResultInfo], end: Future[int]) -> None:
+def _pass_on(answer: Future[ListOffsetsResultInfo], end: Future[int]) -> None:
     error = answer.exception()
     if error is None:
         end.set_result(answer.result().offset)

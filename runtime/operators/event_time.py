@@ -31,6 +31,8 @@ from penstock.runtime.operators.context import NodeContext
 from penstock.runtime.operators.materialized import Emit, Materialized
 from penstock.runtime.stores.base import EngineStore
 
+logger = logging.getLogger(__name__)
+
 OBSERVED_TIME = "observed.stream.time"
 """Name of an aggregate's stream time in its store."""
 EMITTED_TIME = "emitted.until"
@@ -74,9 +76,6 @@ def encoded_time(time: int) -> bytes:
 def _metadata_name(store: str, name: str) -> str:
     """Name of a time in the offsets. As in Kafka Streams, that of emitted windows is the store's name alone."""
     return store if name == EMITTED_TIME else f"{store}/{name}"
-
-
-logger = logging.getLogger(__name__)
 
 
 class _Coordinates(NamedTuple):

@@ -83,7 +83,7 @@ def install_seed(
 
     `reset`: the application has committed offsets and lost changelogs; tasks without changelogs are put back to the seed.
 
-    Raises SeedRefusedError with all obstacles and the ways out, StateDirectoryError, BrokerUnavailableError, and the errors of
+    Raises SeedRefusedError with all obstacles and their remedies, StateDirectoryError, BrokerUnavailableError, and the errors of
     `prepare_topics`.
     """
     seed = find_seed(where, config.application_id)

@@ -28,7 +28,7 @@ from penstock.serdes import STRING
 AT_ONCE = 500
 
 
-class Teller:
+class RecordingListener:
     """A `StateRestoreListener` that prints, and waits."""
 
     def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
@@ -59,7 +59,7 @@ def main(servers: str, topic: str, folder: Path) -> None:
     topics = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": servers}))
     partitions = [TopicPartition(topic, number) for number in range(2)]
     facts, ends = topics.describe([topic])[topic], topics.high_watermarks(partitions)
-    restorer = Restorer({"bootstrap.servers": servers}, clock, Metrics(), EventSink("app", "instance", clock), [Teller()])
+    restorer = Restorer({"bootstrap.servers": servers}, clock, Metrics(), EventSink("app", "instance", clock), [RecordingListener()])
     stores = [open_store(folder, partition) for partition in partitions]
     for store, partition in zip(stores, partitions, strict=True):
         changelog = Changelog(partition, ends[partition], facts.topic_id, facts.delete_retention_ms)

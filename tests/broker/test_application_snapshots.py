@@ -187,17 +187,19 @@ def test_the_newest_ones_stay_with_the_instances_and_deleted_ones_go(fleet: Flee
 def test_the_instances_export_what_they_have(fleet: Fleet, tmp_path: Path) -> None:
     snapshot = fleet.take()
     uri = f"file://{tmp_path}/copies"
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def export(where: str | None = uri, declared: Declared = fleet.declared) -> Snapshot:
-        return export_snapshot(fleet.operations, declared, actor="test", uri=where, progress=lambda done, total: told.append((done, total)))
+        return export_snapshot(
+            fleet.operations, declared, actor="test", uri=where, progress=lambda done, total: reported.append((done, total))
+        )
 
     def there() -> list[str]:
         return [each.id for each in find_all(place_of(f"{uri}/{fleet.application.id}"), lambda error: pytest.fail(str(error)))]
 
     exported = export()
     total = snapshot.manifest.bytes
-    assert str(exported.place) == f"{uri}/{fleet.application.id}/{snapshot.id}" and told[-1] == (total, total)
+    assert str(exported.place) == f"{uri}/{fleet.application.id}/{snapshot.id}" and reported[-1] == (total, total)
     assert exported.manifest.inputs == snapshot.manifest.inputs and exported.manifest.changelogs == snapshot.manifest.changelogs
     for task in exported.tasks:
         part = exported.task(task)

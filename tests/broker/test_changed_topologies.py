@@ -96,8 +96,8 @@ def test_one_record_in_transit_is_seen_and_aborted_records_do_not_count(stopped:
     changed = stopped.counts(between=serdes.JSON)
     set_offset(stopped.broker, stopped.id, between, stopped.broker.end_offsets(between)[0])  # after the last transaction's marker
     stopped.broker.produce(between, [("v", "x")])
-    told = f"repartition topic {between} holds up to 1 records that are not processed yet, and its values were STRING and are JSON now"
-    assert told in stopped.refuses(changed)
+    reported = f"repartition topic {between} holds up to 1 records that are not processed yet, and its values were STRING and are JSON now"
+    assert reported in stopped.refuses(changed)
     stopped.goes_on(stopped.counts(), counts=4)
     transaction(stopped.broker, between, [("v", "x")] * 3, commit=False)
     stopped.goes_on(changed, counts=5)

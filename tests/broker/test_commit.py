@@ -128,10 +128,10 @@ def test_kip_116_a_checkpoint_is_written_when_its_interval_has_passed(
         changelog = TopicPartition(f"{application_id}-counts-changelog", 0)
         task = state_dir / application_id / "0_0"
         wait_until(lambda: (read_checkpoint(task).get(changelog) or 0) > 0, what="the checkpoint")
-        [told, *_] = wait_until(
+        [reported, *_] = wait_until(
             lambda: [event for event in events(broker, application_id) if event.kind is EventKind.CHECKPOINT], what="the event"
         )
-        assert told.task == "0_0"
+        assert reported.task == "0_0"
 
 
 def test_a_snapshot_is_taken_by_command(

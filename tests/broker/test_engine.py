@@ -88,8 +88,8 @@ def test_a_failed_record_leaves_nothing_visible(broker: Kafka, topic: Topic, app
         assert f"{source}-0@1" in str(streams.failure)
     assert broker.consume(output) == []
     assert b"1" in {record.value for record in broker.consume(output, committed=False)}
-    [told] = [event for event in events(broker, application_id) if event.kind is EventKind.SHUTDOWN]
-    assert "ZeroDivisionError" in str(told.payload["reason"])
+    [reported] = [event for event in events(broker, application_id) if event.kind is EventKind.SHUTDOWN]
+    assert "ZeroDivisionError" in str(reported.payload["reason"])
     assert broker.committed_offsets(application_id, source) == {}
 
 

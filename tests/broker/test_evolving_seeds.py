@@ -66,10 +66,10 @@ def test_the_versions_in_a_seed_are_remembered_and_what_cannot_read_them_is_refu
     broker.produce(source, [("a", "1"), ("b", "1")])
     counts(evolving_apps.first, former, 2, snapshot)
     seeded = config_of(unique("seeded"), broker.bootstrap_servers, tmp_path / "seeded")
-    for build, told in ((evolving_apps.third, NEW_FIELD), (evolving_apps.doubles, "its values were json(First) and are DOUBLE")):
+    for build, reported in ((evolving_apps.third, NEW_FIELD), (evolving_apps.doubles, "its values were json(First) and are DOUBLE")):
         with pytest.raises(SeedRefusedError) as refused:
             install_seed(build().resolved(seeded), seeded, taken[0])
-        assert told in str(refused.value)
+        assert reported in str(refused.value)
     assert "is installed: 1 tasks" in str(install_seed(evolving_apps.second().resolved(seeded), seeded, taken[0]))
     assert NEW_FIELD in refusal(evolving_apps.third, seeded), "nothing but the seed has said so"
     broker.produce(source, [("a", "2")])

@@ -19,9 +19,9 @@ def test_loading_may_be_interrupted_and_repeated_and_does_not_mix_slices(own_bro
     kafka = Kafka(servers)
     data.create_topics(servers)
     assert data.send(servers, islice(data.table_records(), 500)) == 500  # then the process died
-    told: list[int] = []
-    assert data.load(servers, FLIGHTS, told.append) == data.record_count(FLIGHTS) - 500
-    assert sum(told) == data.record_count(FLIGHTS)
+    reported: list[int] = []
+    assert data.load(servers, FLIGHTS, reported.append) == data.record_count(FLIGHTS) - 500
+    assert sum(reported) == data.record_count(FLIGHTS)
 
     before = {topic: kafka.end_offsets(topic) for topic in data.TOPICS}
     assert data.load(servers, FLIGHTS) == 0

@@ -99,7 +99,7 @@ class Global:
     handler: DeserializationExceptionHandler = field(default_factory=LogAndFailExceptionHandler)
     check: CompactionCheck = CompactionCheck.WARN
     clock: TurnableClock = field(default_factory=TurnableClock)
-    told: list[Event] = field(default_factory=list)
+    reported: list[Event] = field(default_factory=list)
     states: list[bool] = field(default_factory=list)
     listener: Listener = field(default_factory=Listener)
 
@@ -137,7 +137,7 @@ class Global:
     def turn(self) -> None:
         """Run one iteration of the worker's loop."""
         self.task.step(0.05)
-        self.told += self.events.drain()
+        self.reported += self.events.drain()
         if not self.states or self.states[-1] is not self.task.restoring:
             self.states.append(self.task.restoring)
             # rules.md, 27: a task that reads the store waits, the others never do.
@@ -161,11 +161,11 @@ class Global:
         return dict(self.store.query_view().all()) if self.task.phase("airports") is Phase.RUNNING else {}
 
     def kinds(self) -> list[str]:
-        return [event.kind.value for event in self.told]
+        return [event.kind.value for event in self.reported]
 
     def recovery(self) -> str:
         """Return the reason of the only recovery, which must be complete."""
-        started, ended = [event for event in self.told if event.kind.value.startswith("GLOBAL_RECOVERY")]
+        started, ended = [event for event in self.reported if event.kind.value.startswith("GLOBAL_RECOVERY")]
         assert started.kind is EventKind.GLOBAL_RECOVERY_STARTED and ended.kind is EventKind.GLOBAL_RECOVERY_ENDED
         assert started.payload["store"] == ended.payload["store"] == "airports"
         return str(started.payload["reason"])
@@ -176,7 +176,7 @@ class Global:
 
     def close(self) -> None:
         self.task.close()
-        self.told += self.events.drain()
+        self.reported += self.events.drain()
 
     @contextmanager
     def opened(self) -> Iterator[EngineStore]:
@@ -194,7 +194,7 @@ class Global:
                 assert known is not None
                 mark_at_end(store, known.decode(), self.clock.wall_ms() - at_end_ago_ms)
                 store.commit({})
-        self.told.clear()
+        self.reported.clear()
         self.states.clear()
         self.make()
 
@@ -312,7 +312,7 @@ def test_records_that_were_deleted_while_it_was_away_are_reported_with_the_time_
     cut(table.kafka, table.topic, 4)
     table.start()
     table.holds({"JFK": 1})
-    [started] = [event.payload for event in table.told if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
+    [started] = [event.payload for event in table.reported if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
     assert ("longer than" in str(started["reason"])) is bool(away_ms)
     assert started["lost"] == {f"{table.topic}-0": {"from": 2, "to": 4}}
     assert started["current_ms"] == until_ms
@@ -328,7 +328,7 @@ def test_a_table_that_was_never_complete_names_no_time_until_which_it_was(make: 
         store.commit({partition: NextOffset(2)})  # the first build was interrupted here
     cut(table.kafka, table.topic, 4)
     table.start()
-    [started] = [event.payload for event in table.told if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
+    [started] = [event.payload for event in table.reported if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
     assert (started["lost"], started["current_ms"]) == ({str(partition): {"from": 2, "to": 4}}, None)
 
 
@@ -344,7 +344,7 @@ def test_out_of_range_while_it_runs(make: Callable[..., Global]) -> None:
     table.holds({"EWR": 3, "JFK": 1})
     assert "no longer there" in table.recovery()
     assert table.states[-3:] == [False, True, False]
-    assert [event.payload["remaining"] for event in table.told if event.kind is EventKind.RESTORE_STARTED] == [2, 2], "of what is left"
+    assert [event.payload["remaining"] for event in table.reported if event.kind is EventKind.RESTORE_STARTED] == [2, 2], "of what is left"
 
 
 def lose_the_position(table: Global) -> None:
@@ -377,7 +377,7 @@ def test_recoveries_in_a_row_wait_longer_each_time_and_say_so(make: Callable[...
     clock.now_ms += REPEATED_MS
     lose_the_position(table)
     table.running()
-    started = [event.payload for event in table.told if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
+    started = [event.payload for event in table.reported if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
     assert [(each["attempt"], each["wait_seconds"]) for each in started] == [(1, 0), (2, 1), (3, 2), (1, 0)]
     assert {name.name: value for name, value in table.metrics.values().items()}["global-recovery-total"] == 4
 
@@ -536,7 +536,7 @@ def test_continue_skips_the_record_and_keeps_what_was_there(make: Callable[..., 
         bad(table)
         table.start()
     table.holds({"EWR": 1, "JFK": 2})
-    (skipped,) = [event for event in table.told if event.kind is EventKind.RECORD_SKIPPED]
+    (skipped,) = [event for event in table.reported if event.kind is EventKind.RECORD_SKIPPED]
     assert (skipped.payload["topic"], skipped.payload["offset"]) == (table.topic, 1)
     assert {name.name: value for name, value in table.metrics.values().items()}["dropped-records-total"] == 1
 
@@ -564,7 +564,7 @@ def test_records_without_a_key_are_left_out(make: Callable[..., Global]) -> None
 def test_rule_3_a_topic_that_is_not_compacted_is_warned_about(make: Callable[..., Global]) -> None:
     table = make(DELETE)
     table.start()
-    (event,) = [event for event in table.told if event.kind is EventKind.GLOBAL_TOPIC_NOT_COMPACTED]
+    (event,) = [event for event in table.reported if event.kind is EventKind.GLOBAL_TOPIC_NOT_COMPACTED]
     assert event.payload == {"topic": table.topic, "cleanup_policy": "delete"}
 
 

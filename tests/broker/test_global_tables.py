@@ -96,9 +96,9 @@ def test_kip_406_a_topic_recreated_under_a_running_client(board: Board) -> None:
         board.flies_to("OLD", None)
         assert streams.state is State.RUNNING
         wait_until(lambda: dict(streams.store("airports").all()) == {"EWR": "Liberty", "JFK": "Kennedy"}, what="the rows of the new topic")
-    told = recoveries()
-    assert [event.kind for event in told] == [EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED]
-    assert told[0].payload["topic"] == board.airports
+    reported = recoveries()
+    assert [event.kind for event in reported] == [EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED]
+    assert reported[0].payload["topic"] == board.airports
 
 
 def test_rule_27_only_tasks_that_read_the_table_wait(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:

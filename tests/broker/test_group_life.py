@@ -98,15 +98,17 @@ def test_rule_4_in_a_rolling_restart_no_task_moves_nothing_is_restored_and_anoth
                 elsewhere = {grant.instance: set(grant.active) - before[grant.instance] for grant in record.grants}
                 assert not any(elsewhere.values()), f"the assignment at {offset} moves {elsewhere}"
         for name, times in zip("abc", restored, strict=True):
-            told = re.findall(r"(\d+) records restored", found.app.log(name))[times:]
-            assert set(told) <= {"0"}, f"{name} restored {told} records"
+            reported = re.findall(r"(\d+) records restored", found.app.log(name))[times:]
+            assert set(reported) <= {"0"}, f"{name} restored {reported} records"
 
         assert found.app.stop("c") == 0
         found.app.factory = "tests.support.fleets:without_count"
         assert found.app.start("c").wait(30) == 2
         log = found.app.log("c")
         assert (
-            "runs another topology" in log and "store counts of sub-topology 0 is left out" in log and "Ways: stop all its instances" in log
+            "runs another topology" in log
+            and "store counts of sub-topology 0 is left out" in log
+            and "Remedies: stop all its instances" in log
         )
         assert set(found.app.reports()["a"]) == before["a"] and set(found.app.reports()["b"]) == before["b"], "the others continue"
         found.app.factory = "tests.support.fleets:count"

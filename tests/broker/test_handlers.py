@@ -137,16 +137,16 @@ def test_continue_keeps_the_record_as_a_dead_letter_once_also_if_the_commit_is_r
     if guarantee == "exactly_once_v2":
         assert len(letters) == 1
         assert values(broker.consume(output)) == [b"1", b"2"]
-    told = dict(letters[0].headers)
-    assert (letters[0].key, letters[0].timestamp, told["trace"]) == (b"b", 2_000, b"7")
-    assert told["__streams.errors.exception"] == (b"UnicodeDecodeError" if kind == "deserialization" else b"ZeroDivisionError")
-    assert (told["__streams.errors.topic"], told["__streams.errors.partition"], told["__streams.errors.offset"]) == (
+    reported = dict(letters[0].headers)
+    assert (letters[0].key, letters[0].timestamp, reported["trace"]) == (b"b", 2_000, b"7")
+    assert reported["__streams.errors.exception"] == (b"UnicodeDecodeError" if kind == "deserialization" else b"ZeroDivisionError")
+    assert (reported["__streams.errors.topic"], reported["__streams.errors.partition"], reported["__streams.errors.offset"]) == (
         source.encode(),
         b"0",
         b"1",
     )
-    assert told["__streams.errors.message"]
-    assert b"Traceback" in (told["__streams.errors.stacktrace"] or b"")
+    assert reported["__streams.errors.message"]
+    assert b"Traceback" in (reported["__streams.errors.stacktrace"] or b"")
     context, record, _ = Reading.asked[0]
     assert (context.topic, context.partition, context.offset, context.task_id) == (source, 0, 1, TaskId(0, 0))
     assert (context.source_raw_key, context.source_raw_value) == (b"b", bad(kind))

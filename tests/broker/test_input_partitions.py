@@ -113,10 +113,10 @@ def test_with_state_they_are_reported_and_left_and_a_restart_is_refused(
         broker.produce(source, [("a", "1"), ("b", "1")])
         counts_become(broker, output, {"a": 1, "b": 1})
         grow(broker, source, 3)
-        told = wait_until(
+        reported = wait_until(
             lambda: [event for event in events(broker, application_id) if event.kind is EventKind.INPUT_PARTITIONS_ADDED], what="the event"
         )
-        payload = told[0].payload
+        payload = reported[0].payload
         assert (payload["topic"], payload["read"], payload["partitions"]) == (source, 2, 3) and "counts" in str(payload["reason"])
         assert f"input topic {source} has 3 partitions" in caplog.text and "penstock reset" in caplog.text
         assert streams.state is State.RUNNING and read(streams) == [0, 1]

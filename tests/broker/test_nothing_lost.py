@@ -153,8 +153,8 @@ def test_a_pause_before_a_record_that_is_too_large_for_an_event(broker: Kafka, t
     settings: dict[str, object] = {"deserialization.exception.handler": PAUSE}
     with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
-        [told] = [event for event in events(broker, application_id) if event.kind is EventKind.TASK_PAUSED]
-        assert (told.payload["offset"], told.payload["value_base64"], told.payload["left_out_bytes"]) == (0, None, 900_001)
+        [reported] = [event for event in events(broker, application_id) if event.kind is EventKind.TASK_PAUSED]
+        assert (reported.payload["offset"], reported.payload["value_base64"], reported.payload["left_out_bytes"]) == (0, None, 900_001)
 
 
 class FailsToClose(Processor):

@@ -52,16 +52,21 @@ def test_rule_16_the_bad_records_own_offset_is_committed_and_the_other_tasks_run
         assert streams.state is State.RUNNING
         broker.produce(source, [("b", "2"), ("b", "3")], partition=1)
         counts_become(broker, output, {"a": 2, "b": 3})
-        [told] = [event for event in events(broker, application_id) if event.kind is EventKind.TASK_PAUSED]
-        assert (told.task, told.payload["topic"], told.payload["partition"], told.payload["offset"]) == ("0_0", source, 0, 2)
-        assert told.payload["value_base64"] == base64.b64encode(BAD).decode()
-        assert told.payload["error_type"] == "UnicodeDecodeError"
-        assert str(told.payload["node"]).startswith("KSTREAM-SOURCE-0000000000 (stream at ")
-        assert [told.payload[name] for name in ("part", "serde", "byte")] == ["value", "STRING", 0]
-        assert str(told.payload["stack"]).endswith("UnicodeDecodeError")
+        [reported] = [event for event in events(broker, application_id) if event.kind is EventKind.TASK_PAUSED]
+        assert (reported.task, reported.payload["topic"], reported.payload["partition"], reported.payload["offset"]) == (
+            "0_0",
+            source,
+            0,
+            2,
+        )
+        assert reported.payload["value_base64"] == base64.b64encode(BAD).decode()
+        assert reported.payload["error_type"] == "UnicodeDecodeError"
+        assert str(reported.payload["node"]).startswith("KSTREAM-SOURCE-0000000000 (stream at ")
+        assert [reported.payload[name] for name in ("part", "serde", "byte")] == ["value", "STRING", 0]
+        assert str(reported.payload["stack"]).endswith("UnicodeDecodeError")
         [task] = streams.paused_local_tasks()
         assert task.paused is not None
-        assert (task.paused.details, task.paused.since_ms) == (details_of_event(told), told.payload["since_ms"])
+        assert (task.paused.details, task.paused.since_ms) == (details_of_event(reported), reported.payload["since_ms"])
 
 
 def details_of_event(event: Event) -> ErrorDetails:

@@ -102,11 +102,11 @@ def test_a_record_that_is_too_large_is_left_out_and_all_others_come_once(
     assert (record.topic, record.key, len(record.value)) == (output, b"large", size)  # type: ignore[arg-type]  # bytes
     assert "MSG_SIZE_TOO_LARGE" in str(error)
     assert (letter.key, letter.value) == (b"large", f"*{size}".encode())
-    told = dict(letter.headers)
-    assert told["trace"] == b"7"
-    assert told["__streams.errors.topic"] == source.encode()
-    assert (told["__streams.errors.partition"], told["__streams.errors.offset"]) == (b"0", b"500")
-    assert b"MSG_SIZE_TOO_LARGE" in (told["__streams.errors.message"] or b"")
+    reported = dict(letter.headers)
+    assert reported["trace"] == b"7"
+    assert reported["__streams.errors.topic"] == source.encode()
+    assert (reported["__streams.errors.partition"], reported["__streams.errors.offset"]) == (b"0", b"500")
+    assert b"MSG_SIZE_TOO_LARGE" in (reported["__streams.errors.message"] or b"")
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -154,8 +154,8 @@ def test_an_output_that_its_serde_cannot_write_becomes_a_dead_letter_and_the_oth
     assert (record.topic, record.key, record.value) == (output, "b", 5)
     [letter] = broker.consume(dead)
     assert (letter.key, letter.value) == (b"b", b"bad")
-    told = dict(letter.headers)
-    assert (told["trace"], told["__streams.errors.exception"]) == (b"7", type(error).__name__.encode())
+    reported = dict(letter.headers)
+    assert (reported["trace"], reported["__streams.errors.exception"]) == (b"7", type(error).__name__.encode())
 
 
 def test_the_dead_letter_of_an_output_without_an_input_record_has_the_outputs_key(

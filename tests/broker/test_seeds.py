@@ -210,11 +210,11 @@ def kill_installation(world: World, config: StreamsConfig, seed: Path, after: in
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
-            while (told := process.stdout.readline()) == "commit\n" and after != 0:
+            while (reported := process.stdout.readline()) == "commit\n" and after != 0:
                 after = None if after is None else after - 1
                 process.stdin.write("\n")
                 process.stdin.flush()
-            assert told == ("offsets\n" if after is None else "commit\n")
+            assert reported == ("offsets\n" if after is None else "commit\n")
         finally:
             process.kill()
 
@@ -381,8 +381,8 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
         assert world.broker.topics() == topics, "nothing is made beside an application that runs"
     with pytest.raises(SeedRefusedError) as refused:
         install(world, elsewhere, late, of=topology_of(world.source, world.table, more=True))
-    for told in ("store more of task 0_0 is missing", "has committed offsets", "the topic was created again since"):
-        assert told in str(refused.value)
+    for reported in ("store more of task 0_0 is missing", "has committed offsets", "the topic was created again since"):
+        assert reported in str(refused.value)
     assert f"begin again from the seed: penstock reset {seeded.application_id}" in str(refused.value)
 
 
@@ -510,8 +510,8 @@ def test_records_in_transit_between_tasks_are_neither_lost_nor_processed_twice(b
     # The changelog is lost: its reader returns to the snapshot, its writers continue, and the records between are still on the topic.
     broker.delete_topic(f"{former}-counts-changelog")
     shutil.rmtree(config(former).state_dir)
-    told = install_seed(topology.resolved(config(former)), config(former), str(snapshot), reset=True)
-    assert told.tasks == 2
+    reported = install_seed(topology.resolved(config(former)), config(former), str(snapshot), reset=True)
+    assert reported.tasks == 2
     run(former, 80)
 
 

@@ -404,8 +404,8 @@ class Instance:
             **SESSION,
         }
         path = app.folder / "instance.json"
-        told = {"application": app.id, "instance": "one", "factory": f"{APPS}:counts", "config": config, "log_path": str(self.log)}
-        path.write_text(json.dumps(told))
+        reported = {"application": app.id, "instance": "one", "factory": f"{APPS}:counts", "config": config, "log_path": str(self.log)}
+        path.write_text(json.dumps(reported))
         command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(path)]
         self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
 
@@ -469,8 +469,8 @@ def test_ctrl_c_closes_an_instance_as_one_program(app: App, instance: Callable[[
     assert "closed cleanly" in one.text.splitlines()[-1]
     assert not any(worker.is_running() for worker in workers)
     assert "killed" not in one.text and "died" not in one.text
-    told = {line["worker"] for line in one.lines() if "worker" in line}
-    assert told == {"one-StreamThread-1", "one-StreamThread-2"}, "the log is one, and says of whom"
+    reported = {line["worker"] for line in one.lines() if "worker" in line}
+    assert reported == {"one-StreamThread-1", "one-StreamThread-2"}, "the log is one, and says of whom"
 
 
 def test_workers_do_not_outlive_a_main_process_that_is_killed(app: App, instance: Callable[[], Instance]) -> None:

@@ -63,9 +63,9 @@ def test_a_difference_is_reported(expected: Truth) -> None:
     some_flight = next(iter(lost))
     lost[some_flight] -= 1
     wrong = replace(expected, carriers={**expected.carriers, "UA": united}, weather=lost)
-    told = truth.compare(expected, wrong)
-    assert len(told) == 2
-    assert told[0].startswith("carrier UA: should be ") and told[0].endswith(f"is {united}")
+    reported = truth.compare(expected, wrong)
+    assert len(reported) == 2
+    assert reported[0].startswith("carrier UA: should be ") and reported[0].endswith(f"is {united}")
 
 
 def test_the_truth_about_the_whole_year() -> None:
@@ -86,11 +86,11 @@ def test_the_stream_is_in_order_of_departure_and_has_one_record_that_was_cut() -
 
 
 def test_the_tables_come_before_what_is_joined_with_them() -> None:
-    told = {record.key: record.timestamp for record in data.table_records() if record.topic == topology.WEATHER}
-    assert list(told.values()) == sorted(told.values())
+    reported = {record.key: record.timestamp for record in data.table_records() if record.topic == topology.WEATHER}
+    assert list(reported.values()) == sorted(reported.values())
     flights = data.read_flights()
     keys = [topology.weather_key(*pair).encode() for pair in zip(flights["origin"], flights["time_hour"], strict=True)]
-    late = [key for key, departed in zip(keys, flights["departure_ms"], strict=True) if key in told and told[key] >= departed]
+    late = [key for key, departed in zip(keys, flights["departure_ms"], strict=True) if key in reported and reported[key] >= departed]
     assert late == []
 
 

@@ -204,13 +204,13 @@ def test_dropped_records_are_counted_with_the_reason_and_logged(caplog: pytest.L
         }
         (group,) = {name.group for name in driver.metrics() if name.name == "dropped-records-by-reason-total"}
     assert (found, group) == ({"null-key-or-value": 2, "expired-window": 2}, NODE)
-    told = [record.message for record in caplog.records]
-    (null,) = (message for message in told if "without a key or value" in message)
+    reported = [record.message for record in caplog.records]
+    (null,) = (message for message in reported if "without a key or value" in message)
     assert null.startswith("task 0_0, node node-0: dropped a record without a key or value: in-0@1. "), "the first one alone"
     assert (
         "task 0_0, node node-0: skipped 1 records for expired windows. topic=[in] partition=[0] offset=[3] timestamp=[9] window=[0,10) "
         "expiration=[25] streamTime=[30]"
-    ) in told
+    ) in reported
 
 
 def test_results_on_close_come_at_most_once_a_second_of_wall_clock_time() -> None:

@@ -250,9 +250,9 @@ class Chaos:
             if event.incarnation == min(each for each in incarnations if each > before[-1].at_ms):
                 stores = event.payload["stores"]
                 assert isinstance(stores, dict)
-                for told in stores.values():
-                    left = before[-1].stores.get(TopicPartition(told["topic"], told["partition"]), 0)
-                    assert told["from"] == left, (event, left)
+                for reported in stores.values():
+                    left = before[-1].stores.get(TopicPartition(reported["topic"], reported["partition"]), 0)
+                    assert reported["from"] == left, (event, left)
 
     def _log_end(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]

@@ -1,4 +1,4 @@
-"""The disk is full: the client ends with an error that names the folder and the way out, and continues when there is space again.
+"""The disk is full: the client ends with an error that names the folder and a remedy, and continues when there is space again.
 
 The disk is a small tmpfs, where this process may mount one; else a limit on the size of the process's files, which fails the same calls
 with another error (EFBIG in place of ENOSPC).

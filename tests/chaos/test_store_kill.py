@@ -20,14 +20,14 @@ KILLS = 5
 def run_and_kill(folder: Path, kind: str, chance: random.Random) -> int:
     """Starts the writer, kills it -9 at a random moment after its first commit; the last commit that it has printed."""
     command = [sys.executable, "-m", "tests.chaos.store_writer", str(folder), kind]
-    told: list[int] = []
+    reported: list[int] = []
     first = threading.Event()
 
     def listen() -> None:
         assert writer.stdout is not None
         for line in writer.stdout:
             if line.endswith("\n") and line.startswith("committed "):
-                told.append(int(line.split()[1]))
+                reported.append(int(line.split()[1]))
                 first.set()
 
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
@@ -38,7 +38,7 @@ def run_and_kill(folder: Path, kind: str, chance: random.Random) -> int:
         writer.kill()
         listener.join()
     assert started, "the writer made no commit"
-    return told[-1]
+    return reported[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,16 +47,16 @@ def test_rule_8_a_killed_writer_loses_no_commit(tmp_path: Path, kind: str) -> No
     chance = random.Random(8)
     last = 0
     for _ in range(KILLS):
-        told = run_and_kill(tmp_path, kind, chance)
-        assert told > last
+        reported = run_and_kill(tmp_path, kind, chance)
+        assert reported > last
         store = opened(tmp_path, kind)
         try:
             kept = store.committed_offset(INPUT)
-            assert kept is not None and told <= kept <= told + 1, "a commit that had returned was lost"
+            assert kept is not None and reported <= kept <= reported + 1, "a commit that had returned was lost"
             assert store.committed_offset(CHANGELOG) == kept
             KINDS[kind].check(store.user_store, kept)
             if store.layout.kind != "custom":  # its metas are kept with the checkpoint
                 assert store.get_meta("number") == str(kept).encode()
         finally:
             store.close()
-        last = told
+        last = reported

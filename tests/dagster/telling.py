@@ -50,7 +50,7 @@ class Project:
 
     operations: Operations
     broker: Kafka
-    told: int = field(default=0)
+    reported: int = field(default=0)
 
     @property
     def application(self) -> Application:
@@ -68,10 +68,10 @@ class Project:
 
     def event(self, kind: EventKind, payload: dict[str, object], task: str | None = None, *, event_id: str = "") -> Event:
         """Return an event like the first instance's, without publishing it."""
-        self.told += 1
+        self.reported += 1
         identity = self.application.id
         return Event(
-            id=event_id or f"{identity}/{task}/{kind.value}//{self.told}",
+            id=event_id or f"{identity}/{task}/{kind.value}//{self.reported}",
             application=identity,
             instance=f"{identity}-1",
             incarnation=1,
@@ -84,7 +84,7 @@ class Project:
     def create_events_topic(self) -> None:
         self.broker.create_topic(events_topic(self.application.id), exact=True)
 
-    def tell(self, *events: Event) -> None:
+    def publish(self, *events: Event) -> None:
         """Publish events like the application."""
         self.broker.produce(events_topic(self.application.id), [(event.key, event.to_json()) for event in events])
 

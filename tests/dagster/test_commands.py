@@ -179,7 +179,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
 
 def test_watching_shows_it_again_until_ctrl_c(project: Project) -> None:
     project.create_events_topic()
-    project.tell(project.event(EventKind.TASK_RESUMED, {"offsets": {}}, "0_0"))
+    project.publish(project.event(EventKind.TASK_RESUMED, {"offsets": {}}, "0_0"))
     command = [sys.executable, "-m", "penstock.orchestration", "events", "--json", "--watch", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as watching:
         assert watching.stdout is not None
@@ -194,7 +194,7 @@ def test_an_alert_is_shown_with_the_bad_record_and_what_to_type_acknowledged_com
     project.create_events_topic()
     payload: dict[str, object] = {"topic": "in", "partition": 0, "offset": 5, "error_type": "ValueError", "error": "not JSON"}
     payload |= {"key_base64": "a2V5", "value_base64": base64.b64encode(b'{"truncated\xff').decode(), "reason": "deserialization"}
-    project.tell(project.event(EventKind.TASK_PAUSED, payload, "0_0"))
+    project.publish(project.event(EventKind.TASK_PAUSED, payload, "0_0"))
     project.feed()
     with project.control_plane.writing() as session:
         events, _ = Cursor().read(session, project.application.id, incidents.TASK_KINDS)
@@ -234,8 +234,8 @@ def test_a_proposed_run_is_approved_on_the_command_line_and_a_dry_run_changes_no
 
     wait_until(proposed, 60, "the proposal")
     assert "penstock run-book approve 1" in penstock("alerts", "show", "1")
-    told = penstock("run-book", "skip-record", application.id, "0_0", "--dry-run")
-    assert "shift: the committed offset moves" in told and "nothing was done" in told
+    reported = penstock("run-book", "skip-record", application.id, "0_0", "--dry-run")
+    assert "shift: the committed offset moves" in reported and "nothing was done" in reported
     assert "run-book DONE" in penstock("run-book", "approve", "1")
     assert json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout) == []
     assert "it is DONE" in penstock("run-book", "reject", "1", status=1)

@@ -126,7 +126,7 @@ def test_what_would_not_start_is_refused_with_everything_that_is_wrong_and_nothi
     before = processes(deployed)
     write(deployed, LESS)
     refused = penstock("deploy", application, status=1)
-    assert "nothing was stopped" in refused and "store counts of sub-topology 0 is left out" in refused and "Ways: stop all" in refused
+    assert "nothing was stopped" in refused and "store counts of sub-topology 0 is left out" in refused and "Remedies: stop all" in refused
 
     streams = deployed.operations.paths.streams_toml
     written = streams.read_text()
@@ -165,8 +165,8 @@ def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_continues(de
         assert interrupted.stderr is not None
         wait_until(lambda: "instance deployed" in actions(deployed), 90, "the first instance")
         interrupted.send_signal(signal.SIGINT)
-        told = interrupted.stderr.read()
-    assert interrupted.returncode == 130 and "The deploy of" in told and "continues where it stopped" in told
+        reported = interrupted.stderr.read()
+    assert interrupted.returncode == 130 and "The deploy of" in reported and "continues where it stopped" in reported
     repaired = [pid for pid in processes(deployed) if pid not in (None, left)]
     assert "runs the new code" in penstock("deploy", application)
     assert None not in processes(deployed) and left not in processes(deployed)

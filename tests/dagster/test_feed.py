@@ -33,7 +33,7 @@ def next_offset(project: Project) -> int:
 
 def state(project: Project, new: str, *, event_id: str = "") -> None:
     """Publish a state of the first instance."""
-    project.tell(project.event(EventKind.INSTANCE_STATE, {"old": "", "new": new, "pid": 1}, event_id=event_id))
+    project.publish(project.event(EventKind.INSTANCE_STATE, {"old": "", "new": new, "pid": 1}, event_id=event_id))
 
 
 def test_topics_that_do_not_exist_yet_are_empty(project: Project) -> None:
@@ -81,7 +81,7 @@ def test_rule_28_a_step_that_fails_leaves_neither_rows_nor_offsets(project: Proj
 
 def test_rule_28_feeds_side_by_side_store_each_event_once_in_the_order_of_the_topic(project: Project) -> None:
     project.create_events_topic()
-    project.tell(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(300)])
+    project.publish(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(300)])
     with ThreadPoolExecutor(4) as pool:
         steps = list(pool.map(lambda _: project.feed(), range(4)))
     assert sum(step.records for step in steps) == 300

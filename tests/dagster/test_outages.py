@@ -181,12 +181,12 @@ def test_dagster_database_and_broker_down_in_turn_under_load(project: Project, o
     load.finish()
     wait_until(lambda: _count(project) == load.good, 60, "the count of all good records, each once")
     watcher.watch()
-    told = [EngineEvent.from_json(record.value or b"").id for record in broker.consume(events_topic(application.id))]
+    reported = [EngineEvent.from_json(record.value or b"").id for record in broker.consume(events_topic(application.id))]
     with project.control_plane.reading() as session:
         rows = list(session.scalars(select(Event).order_by(Event.sequence)))
         runs = list(session.scalars(select(RunBookRun)))
         states = Counter(alert.state for alert in session.scalars(select(Alert).where(Alert.kind == "TASK_PAUSED")))
-    assert [row.id for row in rows] == list(dict.fromkeys(told))
+    assert [row.id for row in rows] == list(dict.fromkeys(reported))
     assert [row.sequence for row in rows] == list(range(1, len(rows) + 1))
     places = Counter(dict(record.headers)["__streams.errors.offset"] for record in broker.consume(dead_letter_topic(application.id)))
     assert sorted(places.values()) == [1, 1, 1, 1]

@@ -77,7 +77,7 @@ def test_several_that_come_first_together_make_the_tables_once_and_lose_no_updat
 def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(project: Project, control_plane: ControlPlane) -> None:
     """Four feeds at once, and a reader that polls continuously: it sees each event once, in the order of the topic."""
     project.create_events_topic()
-    project.tell(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(400)])
+    project.publish(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(400)])
 
     def feed(_: int) -> int:
         with Feed(project.application, control_plane) as one:

@@ -277,10 +277,10 @@ def test_an_instance_that_starts_between_the_check_and_the_mark_has_the_mark_tak
 
     monkeypatch.setattr(Brokers, "mark", start_first)
     try:
-        told = penstock("reset", id_, "--yes", status=1)
+        reported = penstock("reset", id_, "--yes", status=1)
     finally:
         directory.unlock()
-    assert marks and f"in use by process {os.getpid()}" in told and "Nothing was changed" in told
+    assert marks and f"in use by process {os.getpid()}" in reported and "Nothing was changed" in reported
     assert last_reset(config, topics) == before
     assert not any(isinstance(record, Desired) for record in read_past(config, DESIRED)), "what should run is as it was"
     monkeypatch.setattr(Brokers, "mark", mark)
@@ -320,9 +320,9 @@ def test_without_a_broker_or_an_application_a_reset_says_so(wide: Project) -> No
     assert f"nothing is known of an application {nobody}" in penstock("reset", nobody, "-b", servers, "--yes", status=1)
     assert f"no application '{nobody}' is declared" in penstock("reset", nobody, "--yes", status=1)
     assert "no broker answers at 127.0.0.1:1 " in penstock("reset", nobody, "-b", "127.0.0.1:1", "--yes", status=1)
-    told = penstock("reset", wide.application.id, "--to", f"{wide.application.id}-in:0=99", status=1)
-    assert "in-0 holds offsets 0 to 4, not 99" in told
-    assert "in-1 has no offset, and the application reads it" in told
+    reported = penstock("reset", wide.application.id, "--to", f"{wide.application.id}-in:0=99", status=1)
+    assert "in-0 holds offsets 0 to 4, not 99" in reported
+    assert "in-1 has no offset, and the application reads it" in reported
     assert "expected earliest, latest, a time" in penstock("reset", nobody, "--to", "yesterday", status=2).replace("\n", " ").replace(
         "│ ", ""
     )
@@ -335,9 +335,9 @@ def test_a_snapshot_taken_at_rest_seeds_the_application_after_a_reset(wide: Proj
 
     def settled() -> bool:
         """Take a snapshot."""
-        told = "records were in transit between tasks" in penstock("snapshot", "take", id_)
-        assert json.loads(penstock("snapshot", "show", id_, "--json"))["settled"] is not told
-        return not told
+        reported = "records were in transit between tasks" in penstock("snapshot", "take", id_)
+        assert json.loads(penstock("snapshot", "show", id_, "--json"))["settled"] is not reported
+        return not reported
 
     wide.operations.start(first, actor="ann")
     wait_until(lambda: (counts(wide, "out", {}), counts(wide, "moved", {})) == done[1], 40, "the counts")

@@ -231,9 +231,9 @@ def test_only_what_is_meant_is_replayed_and_what_is_gone_is_refused(project: Pro
     )
     assert book([f"{topic}-1@0"]).run().reason == "1 records are in their topics again"
     assert book([], "ValueError: .* 1$").run().reason == "2 records are in their topics again"
-    told = book([]).dry_run()
-    assert f"to replay 1, replayed before 3, records {topic}-0@0" in told.lines[0]
-    assert [line.partition(":")[0] for line in told.lines] == ["check", "replay", "verify"]
+    reported = book([]).dry_run()
+    assert f"to replay 1, replayed before 3, records {topic}-0@0" in reported.lines[0]
+    assert [line.partition(":")[0] for line in reported.lines] == ["check", "replay", "verify"]
     assert book([]).run().reason == "1 records are in their topics again"
     assert book([]).run().reason == "nothing is left to replay"
     kept_nowhere = project.broker
@@ -270,9 +270,9 @@ def test_rebuild_global_store_killed_after_any_step_and_refused_for_a_store_that
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(running: Project) -> None:
     feed_records(running, BAD, b"{}")
     wait_for_pause_at(running, 0)
-    told = make(running.operations, SkipRecord.NAME, "0").dry_run()
-    assert told.refused is None
-    assert [line.partition(":")[0] for line in told.lines] == [step.name for step in SkipRecord.STEPS]
+    reported = make(running.operations, SkipRecord.NAME, "0").dry_run()
+    assert reported.refused is None
+    assert [line.partition(":")[0] for line in reported.lines] == [step.name for step in SkipRecord.STEPS]
     other = make(running.operations, SkipRecord.NAME, "1").dry_run()
     assert "not at" in str(other.refused)
     for name in (ResumeTask.NAME, RestartInstance.NAME):

@@ -165,8 +165,8 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     assert f"{two} has not been running" in penstock("drain", two, *here)
     beyond = name(counted, 9)
     assert f"no instance {beyond!r} of {counted.application.id} is declared, and none has run" in penstock("drain", beyond, status=1)
-    told = f"no instance {beyond!r} of {counted.application.id} is known; known are {one}, {two}"
-    assert told in penstock("drain", beyond, *here, status=1)
+    reported = f"no instance {beyond!r} of {counted.application.id} is known; known are {one}, {two}"
+    assert reported in penstock("drain", beyond, *here, status=1)
     assert beyond not in penstock("status")
 
 
@@ -210,11 +210,11 @@ def test_an_instance_that_scale_has_added_is_not_drained_when_it_restarts_after_
 
 
 def test_the_progress_of_a_copy_is_shown_in_percent() -> None:
-    def told(kind: TaskKind, lag: int | None, end: int | None) -> float | None:
+    def reported(kind: TaskKind, lag: int | None, end: int | None) -> float | None:
         return learned_percent(Task(kind=kind.value, lag=lag, end_sum=end))
 
-    assert [told(TaskKind.LEARNER, lag, 200) for lag in (200, 150, 0)] == [0.0, 25.0, 100.0]
-    assert (told(TaskKind.ACTIVE, 5, 10), told(TaskKind.LEARNER, None, 10), told(TaskKind.STANDBY, 0, 0)) == (None, None, None)
+    assert [reported(TaskKind.LEARNER, lag, 200) for lag in (200, 150, 0)] == [0.0, 25.0, 100.0]
+    assert (reported(TaskKind.ACTIVE, 5, 10), reported(TaskKind.LEARNER, None, 10), reported(TaskKind.STANDBY, 0, 0)) == (None, None, None)
 
 
 def test_instances_that_are_named_one_by_one_are_scaled_among_their_names(project: Project) -> None:

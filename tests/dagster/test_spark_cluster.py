@@ -207,11 +207,11 @@ def test_a_server_of_spark_connect_does_the_same(streams_toml: Path, folder: Pat
     assert (done.seeded, done.records) == (2000, 3)
     assert not any(str(ROOT) in path for path in done.code), done.code
     assert any(line.startswith("beating: ") for line in log), log
-    assert "knows no Delta tables" in told(refused)
-    assert told(failed) == "PythonException: ValueError: b'\\x01' is not a number of 8 bytes"
+    assert "knows no Delta tables" in reported(refused)
+    assert reported(failed) == "PythonException: ValueError: b'\\x01' is not a number of 8 bytes"
 
 
-def told(result: dg.ExecuteInProcessResult) -> str:
+def reported(result: dg.ExecuteInProcessResult) -> str:
     """Return the UI's text for a failed step."""
     failure = result.failure_data_for_node("table")
     assert failure is not None and failure.user_failure_data is not None

@@ -144,11 +144,11 @@ def test_rows_that_do_not_fit_leave_no_seed_and_are_all_reported(spark: SparkSes
         write_seed(
             {"totals": totals}, application="shop", factory=FACTORY, config={}, root=str(tmp_path), offsets={"seeded-orders": {0: 0, 1: 0}}
         )
-    told = str(caught.value)
-    assert "2 rows do not fit" in told
-    assert "the key is null" in told
-    assert "amount" in told
-    assert "1 rows have the key (and time) of another row: b'a'" in told
+    reported = str(caught.value)
+    assert "2 rows do not fit" in reported
+    assert "the key is null" in reported
+    assert "amount" in reported
+    assert "1 rows have the key (and time) of another row: b'a'" in reported
     assert not any(tmp_path.iterdir())
 
 
@@ -186,8 +186,8 @@ def test_the_command_seeds_a_store_without_rows_in_all_its_tasks(
     offsets.write_text('{"seeded-orders": {"0": 3, "1": 4}}')
     command = typer.Typer()
     command.command()(seed_command)
-    told = ["-a", "shop", "--root", str(tmp_path / "seeds"), "--store", f"totals={lake}", "--offsets", str(offsets)]
-    command(told, standalone_mode=False)
+    reported = ["-a", "shop", "--root", str(tmp_path / "seeds"), "--store", f"totals={lake}", "--offsets", str(offsets)]
+    command(reported, standalone_mode=False)
     seed = find(tmp_path / "seeds")
     assert [len(seed.task(task).stores) for task in seed.tasks] == [4, 4]
     assert [at.next_offset for at in seed.manifest.inputs] == [3, 4]
@@ -196,7 +196,7 @@ def test_the_command_seeds_a_store_without_rows_in_all_its_tasks(
     assert "begin empty: hourly, latest, visits" in printed
     assert str(seed.place) in printed
     with pytest.raises(typer.BadParameter, match="where the stream continues"):
-        command([*told, "--ends"], standalone_mode=False)
+        command([*reported, "--ends"], standalone_mode=False)
 
 
 def test_a_seed_of_one_store_is_installed_with_the_others_empty(spark: SparkSession, broker: Kafka, orders: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def row_of(record: Record[str, str | None]) -> Row | None:
     return None if record.value is None else ValueTimestampHeaders(record.value, record.timestamp, record.headers)
 
 
-class Told(Processor[str, str | None, str, str]):
+class Reporting(Processor[str, str | None, str, str]):
     """Forwards what its store had, and has."""
 
     def init(self, context: ProcessorContext[str, str]) -> None:
@@ -60,16 +60,16 @@ class Told(Processor[str, str | None, str, str]):
         self.rows = context.get_state_store("rows")
 
     def process(self, record: Record[str, str | None]) -> None:
-        self.context.forward(record.with_value("none" if record.key is None else self.told(record)))
+        self.context.forward(record.with_value("none" if record.key is None else self.reported(record)))
 
-    def told(self, record: Record[str, str | None]) -> str:
+    def reported(self, record: Record[str, str | None]) -> str:
         raise NotImplementedError
 
 
-class OfKeyValues(Told):
+class OfKeyValues(Reporting):
     rows: KeyValueStore[str, Row]
 
-    def told(self, record: Record[str, str | None]) -> str:
+    def reported(self, record: Record[str, str | None]) -> str:
         row = row_of(record)
         if record.value == "2":
             return f"absent {shown(self.rows.put_if_absent(record.key, row))}"
@@ -82,20 +82,20 @@ class OfKeyValues(Told):
         return f"{before} {shown(self.rows.get(record.key))}"
 
 
-class OfWindows(Told):
+class OfWindows(Reporting):
     rows: WindowStore[str, Row]
 
-    def told(self, record: Record[str, str | None]) -> str:
+    def reported(self, record: Record[str, str | None]) -> str:
         start = record.timestamp // 20 * 20
         before = shown(self.rows.fetch(record.key, start))
         self.rows.put(record.key, row_of(record), start)
         return f"{before}: " + "".join(f"{at}={shown(row)} " for at, row in self.rows.fetch(record.key, 0, LAST))
 
 
-class OfSessions(Told):
+class OfSessions(Reporting):
     rows: SessionStore[str, Session]
 
-    def told(self, record: Record[str, str | None]) -> str:
+    def reported(self, record: Record[str, str | None]) -> str:
         end = record.timestamp // 20 * 20
         before = shown(self.rows.fetch_session(record.key, 0, end))
         row = None if record.value is None else AggregationWithHeaders(record.value, record.headers)
@@ -103,39 +103,39 @@ class OfSessions(Told):
         return f"{before}: " + "".join(f"{key.window.end}={shown(row)} " for key, row in self.rows.find_sessions(record.key, 0, LAST))
 
 
-class Telling(ProcessorSupplier[str, str | None, str, str]):
-    def __init__(self, processor: type[Told], store: StoreBuilder[EngineStore]) -> None:
+class ReportingSupplier(ProcessorSupplier[str, str | None, str, str]):
+    def __init__(self, processor: type[Reporting], store: StoreBuilder[EngineStore]) -> None:
         self.processor, self.store = processor, store
 
-    def get(self) -> Told:
+    def get(self) -> Reporting:
         return self.processor()
 
     def stores(self) -> Iterable[StoreBuilder[EngineStore]]:
         return [self.store]
 
 
-def told(builder: StreamsBuilder, processor: type[Told], store: StoreBuilder[EngineStore]) -> None:
-    builder.stream("in").process(Telling(processor, store)).to("out")
+def reported(builder: StreamsBuilder, processor: type[Reporting], store: StoreBuilder[EngineStore]) -> None:
+    builder.stream("in").process(ReportingSupplier(processor, store)).to("out")
 
 
 def key_values(builder: StreamsBuilder) -> None:
     supplier = Stores.persistent_timestamped_key_value_store_with_headers("rows")
-    told(builder, OfKeyValues, Stores.timestamped_key_value_store_with_headers_builder(supplier, S, S))
+    reported(builder, OfKeyValues, Stores.timestamped_key_value_store_with_headers_builder(supplier, S, S))
 
 
 def key_values_in_memory(builder: StreamsBuilder) -> None:
     store = Stores.timestamped_key_value_store_with_headers_builder(Stores.in_memory_key_value_store("rows"), S, S)
-    told(builder, OfKeyValues, store.with_caching_enabled())
+    reported(builder, OfKeyValues, store.with_caching_enabled())
 
 
 def windows(builder: StreamsBuilder) -> None:
     supplier = Stores.persistent_timestamped_window_store_with_headers("rows", DAY, 20)
-    told(builder, OfWindows, Stores.timestamped_window_store_with_headers_builder(supplier, S, S))
+    reported(builder, OfWindows, Stores.timestamped_window_store_with_headers_builder(supplier, S, S))
 
 
 def sessions(builder: StreamsBuilder) -> None:
     supplier = Stores.persistent_session_store_with_headers("rows", DAY)
-    told(builder, OfSessions, Stores.session_store_with_headers_builder(supplier, S, S))
+    reported(builder, OfSessions, Stores.session_store_with_headers_builder(supplier, S, S))
 
 
 class OfTables(Processor[str, str, str, str]):

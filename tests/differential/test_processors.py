@@ -87,7 +87,7 @@ class Told(Processor[str, str, str, str]):
         self.context.forward(record.with_value(f"{where} {self.context.current_stream_time_ms()}"))
 
 
-def told(builder: StreamsBuilder) -> None:
+def reported(builder: StreamsBuilder) -> None:
     builder.stream("in").merge(builder.stream("other")).process(Told).to("out")
 
 
@@ -171,7 +171,7 @@ def extracted(builder: StreamsBuilder) -> None:
 
 FAMILIES = [
     Family("Processors", punctuated, wall=30),
-    Family("Processors", told, topics=("in", "other")),
+    Family("Processors", reported, topics=("in", "other")),
     Family("Processors", fixed_keys),
     Family("Processors", children),
     Family("Processors", global_store, topics=("in", "global")),

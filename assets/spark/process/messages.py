@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class LineWriter(PipesMessageWriterChannel):
-    """Writer of one message per line, from any thread. A message that cannot be written goes to standard error: it is no reason to abandon
-    the work that it reports on."""
+    """Writer of one message per line, from any thread. A message that cannot be written goes to standard error: the work that it reports
+    on continues."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -106,7 +106,7 @@ class FolderReader(dg.PipesMessageReader):
     def _read(self, path: Path, handler: dg.PipesMessageHandler, ended: threading.Event) -> None:
         with path.open("rb") as file:
             for line in whole_lines(file, ended):
-                _hand_on(line, handler)
+                _pass_on(line, handler)
 
     def no_messages_debug_text(self) -> str:
         return "Attempted to read messages from a folder of this machine."
@@ -131,10 +131,10 @@ def whole_lines(file: IO[bytes], ended: threading.Event) -> Iterator[bytes]:
         _log.warning("the last message of Spark's process is cut off after %d bytes: %r", len(rest), bytes(rest[:_SHOWN]))
 
 
-def _hand_on(line: bytes, handler: dg.PipesMessageHandler) -> None:
+def _pass_on(line: bytes, handler: dg.PipesMessageHandler) -> None:
     if not line.strip():
         return
     try:
         handler.handle_message(json.loads(line))
     except Exception as error:  # noqa: BLE001  # only one message, or one write to Dagster's database, fails; everything else continues
-        _log.warning("a message of Spark's process is passed over (%s: %s): %r", type(error).__name__, error, line[:_SHOWN])
+        _log.warning("a message of Spark's process is skipped (%s: %s): %r", type(error).__name__, error, line[:_SHOWN])

@@ -59,8 +59,8 @@ def test_new_records_are_merged_while_the_topic_has_all_of_them() -> None:
     ],
 )
 def test_rule_13_a_topic_with_missing_records_is_read_from_its_start(now: LogRange, at_ms: int, reason: str) -> None:
-    told = rebuild_reason(BEFORE, LOG, now, at_ms)
-    assert told is not None and reason in told
+    reported = rebuild_reason(BEFORE, LOG, now, at_ms)
+    assert reported is not None and reason in reported
 
 
 def test_rule_13_however_long_ago_where_nothing_came_nothing_was_deleted() -> None:

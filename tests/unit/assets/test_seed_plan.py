@@ -94,16 +94,16 @@ def test_keys_behind_a_repartition_topic_are_spread_over_as_many_tasks_as_it_has
 
 
 @pytest.mark.parametrize(
-    ("factory", "store", "told"),
+    ("factory", "store", "reported"),
     [
         ("repartitioned", "names", "is global"),
         ("joined", "waiting-this-join-store", "what waits for a join"),
         ("joined", "spread-counts", "by a partitioner of its own"),
     ],
 )
-def test_stores_that_cannot_be_seeded_say_why(factory: str, store: str, told: str) -> None:
+def test_stores_that_cannot_be_seeded_say_why(factory: str, store: str, reported: str) -> None:
     topics = offsets(narrow=2, wide=3, table=1) if factory == "repartitioned" else offsets(left=2, right=2)
-    with pytest.raises(TopologyError, match=told):
+    with pytest.raises(TopologyError, match=reported):
         plan_seed(application(factory), (store,), topics)
 
 

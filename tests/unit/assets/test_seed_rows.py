@@ -223,7 +223,7 @@ def test_a_version_that_ends_before_the_next_begins_is_followed_by_a_deletion(tm
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reported"),
     [
         ({"key": None}, "the key is null"),
         ({"timestamp": None}, "timestamp is null"),
@@ -232,13 +232,13 @@ def test_a_version_that_ends_before_the_next_begins_is_followed_by_a_deletion(tm
         ({"value": "{"}, "does not fit"),
     ],
 )
-def test_rows_that_do_not_fit_are_counted_and_reported(row: dict[str, object], told: str, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_counted_and_reported(row: dict[str, object], reported: str, tmp_path: Path) -> None:
     good = {"key": "a", "value": '{"orders": 1, "amount":  2}', "timestamp": FIRST_MS}
     reports = seeded("totals", [good, {**good, "key": "b", **row}], tmp_path)
     notes = reports[None].notes
     assert notes is not None
     assert notes.malformed == 1
-    assert told in notes.examples[0]
+    assert reported in notes.examples[0]
     assert sum(part.rows for part in reports.values()) == 1
     (part,) = (part for part in reports.values() if part.partition is not None)
     assert entries(tmp_path / f"0_{part.partition}" / part.directory)[0][2][8:] == b'{"orders":1,"amount":2}'
@@ -392,7 +392,7 @@ def test_a_part_is_copied_where_the_seed_is_no_folder_of_this_machine(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("stores", "offsets", "told"),
+    ("stores", "offsets", "reported"),
     [
         (("totals", "nothing"), OFFSETS, "no store 'nothing'; it has hourly"),
         (("totals",), {}, "has no input offsets"),
@@ -401,6 +401,6 @@ def test_a_part_is_copied_where_the_seed_is_no_folder_of_this_machine(tmp_path: 
         (("totals",), {TOPIC: {0: -1}}, "offsets are next offsets"),
     ],
 )
-def test_a_seed_that_cannot_be_planned_says_why(stores: tuple[str, ...], offsets: Mapping[str, Mapping[int, int]], told: str) -> None:
-    with pytest.raises((TopologyError, WrongPartitionsError), match=told):
+def test_a_seed_that_cannot_be_planned_says_why(stores: tuple[str, ...], offsets: Mapping[str, Mapping[int, int]], reported: str) -> None:
+    with pytest.raises((TopologyError, WrongPartitionsError), match=reported):
         plan_seed(APPLICATION, stores, offsets)

@@ -166,7 +166,7 @@ def test_what_a_materialisation_shows() -> None:
     assert found["snapshot"].value == "s1" and "2026-01-01 to 2026-01-02" in str(found["kept_days"].value)
 
 
-class Told(SparkJobs):
+class RecordedJobs(SparkJobs):
     """Makes nothing, and remembers what it was asked for."""
 
     asked: ClassVar[list[TableRequest]] = []
@@ -202,7 +202,7 @@ def test_a_backfill_over_days_is_one_run_and_a_day_alone_is_one_too(tmp_path: Pa
     tasks.close()
     (tmp_path / "snapshots" / "a").mkdir()
     taken.rename(tmp_path / "snapshots" / "a" / taken.name)
-    spark = Told()
+    spark = RecordedJobs()
     spark.asked.clear()
     tables = table_definitions(Applications.read(tmp_path / "streams.toml"))
     resources = {**(tables.resources or {}), "spark": spark, "penstock": PenstockResource()}

@@ -268,8 +268,8 @@ def test_comments_stay_in_the_history(story: Story) -> None:
 def lose(story: Story, number: int, topic: str = "names", **payload: object) -> None:
     story.ms += 1_000
     lost = {"lost": {f"{topic}-0": {"from": 1, "to": 4}}}
-    told = {"store": f"of-{topic}", "topic": topic, "reason": "gone", "attempt": 1, **lost, **payload}
-    story.store(f"a/a-1/GLOBAL_RECOVERY_STARTED/{number}", EventKind.GLOBAL_RECOVERY_STARTED, told, None)
+    reported = {"store": f"of-{topic}", "topic": topic, "reason": "gone", "attempt": 1, **lost, **payload}
+    story.store(f"a/a-1/GLOBAL_RECOVERY_STARTED/{number}", EventKind.GLOBAL_RECOVERY_STARTED, reported, None)
 
 
 def react_globals(story: Story, application: Application) -> list[RunBookRun]:

@@ -122,5 +122,5 @@ def test_the_command_lists_them_and_ends_with_a_status_that_is_not_0(monkeypatch
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "app"])
     assert found.exit_code == 1
     assert "task 0_1 of app is run by no instance: the leader has not assigned it yet" in " ".join(found.output.split())
-    told = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "app", "--json"])
-    assert '"reason": "the leader has not assigned it yet"' in told.output and told.exit_code == 1
+    reported = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "app", "--json"])
+    assert '"reason": "the leader has not assigned it yet"' in reported.output and reported.exit_code == 1

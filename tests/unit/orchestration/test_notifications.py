@@ -89,10 +89,10 @@ def test_the_rules_of_streams_toml_select_the_receivers(hook: WebHook, control_p
         ("/lag", "b: alert 2"),
         ("/of-b", "b: alert 2"),
     ]
-    told = hook.received[hook.paths.index("/errors")]["message"]
-    assert "truncated" not in told
+    reported = hook.received[hook.paths.index("/errors")]["message"]
+    assert "truncated" not in reported
     for part in ("error: not JSON", "seen: once, 2026-11-21", "penstock run-book skip-record a 0_0 --record in-0@0"):
-        assert part in told
+        assert part in reported
 
 
 def test_an_alert_that_is_over_before_it_could_be_sent_is_not_sent(hook: WebHook, control_plane: ControlPlane) -> None:

@@ -31,7 +31,7 @@ def member(at_ms: int, incarnation: int = 1, **tasks: TaskReport) -> Member:
         host="h",
         pid=7,
         state=State.RUNNING,
-        tasks={name.removeprefix("t"): told for name, told in tasks.items()},
+        tasks={name.removeprefix("t"): reported for name, reported in tasks.items()},
         heartbeat_ms=at_ms,
         log_path="/log",
     )

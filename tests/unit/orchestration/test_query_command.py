@@ -60,7 +60,7 @@ def test_a_dead_owner_is_distinguished_from_an_instance_that_does_not_answer() -
 
 def test_a_key_without_a_value_may_be_in_another_partition_which_stderr_says() -> None:
     part = {"partition": 3, "kind": "ACTIVE", "lag": 0}
-    for value, is_global, told in ((None, False, True), (7, False, False), (None, True, False)):
+    for value, is_global, reported in ((None, False, True), (7, False, False), (None, True, False)):
         answers = {
             "/stores/s": (200, {"kind": "key_value", "global": is_global}),
             "/stores/s/get": (200, {**part, "value": value}),
@@ -69,8 +69,8 @@ def test_a_key_without_a_value_may_be_in_another_partition_which_stderr_says() -
             found = query(here, "s")
             asked = CliRunner().invoke(app, ["query", "app", "s", "k", "--url", here, "--json"])
         assert found.stdout.strip() == msgspec.json.encode(value).decode()
-        assert ("nothing is stored for 'k' in the partition 3 to which" in found.stderr) is told
-        assert ("GET /stores/s/range?from=k&to=k&partition=N" in found.stderr) is told
+        assert ("nothing is stored for 'k' in the partition 3 to which" in found.stderr) is reported
+        assert ("GET /stores/s/range?from=k&to=k&partition=N" in found.stderr) is reported
         assert msgspec.json.decode(asked.stdout)["value"] == value
     with instance({"/stores/w": (200, {"kind": "window", "global": False}), "/stores/w/fetch": (200, {"rows": [], "next": None})}) as here:
         assert "GET /stores/w/fetch?partition=N" in query(here, "w").stderr
@@ -78,8 +78,8 @@ def test_a_key_without_a_value_may_be_in_another_partition_which_stderr_says() -
 
 def test_more_windows_than_a_page_has_are_not_passed_over_in_silence() -> None:
     window = {"start": 0, "end": 10, "value": 7}
-    for following, told in (("more", True), (None, False)):
+    for following, reported in (("more", True), (None, False)):
         answers = {"/stores/w": (200, {"kind": "window"}), "/stores/w/fetch": (200, {"rows": [window], "next": following})}
         with instance(answers) as here:
             found = query(here, "w")
-        assert found.exit_code == 0 and ("these are the first 1000" in found.output) is told
+        assert found.exit_code == 0 and ("these are the first 1000" in found.output) is reported

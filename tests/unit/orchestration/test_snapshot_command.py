@@ -48,16 +48,16 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("command", "does", "told"), [("take", "take_snapshot", "no new snapshot"), ("export", "export_snapshot", "continues it")]
+    ("command", "does", "reported"), [("take", "take_snapshot", "no new snapshot"), ("export", "export_snapshot", "continues it")]
 )
-def test_ctrl_c_says_what_stays(paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, command: str, does: str, told: str) -> None:
+def test_ctrl_c_says_what_stays(paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, command: str, does: str, reported: str) -> None:
     def stopped(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"penstock.orchestration.commands.snapshot.{does}", stopped)
     result = run(command, "app")
     assert result.exit_code == 130
-    assert told in result.output.replace("\n", " ")
+    assert reported in result.output.replace("\n", " ")
 
 
 def test_snapshots_are_listed_shown_and_deleted(paths: ProjectPaths, tmp_path: Path) -> None:

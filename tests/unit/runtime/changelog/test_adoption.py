@@ -65,7 +65,7 @@ def filled(folder: Path, builder: StoreBuilder[EngineStore], key: bytes = b"EWR"
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "reported"),
     [
         (windows(2 * HOUR), "it was a key-value store and is a window store now"),
         (SESSIONS, "it was a key-value store and is a session store now"),
@@ -75,9 +75,11 @@ def filled(folder: Path, builder: StoreBuilder[EngineStore], key: bytes = b"EWR"
         (OTHER_KEYS, "its keys were STRING and are LONG now"),
     ],
 )
-def test_a_changed_store_is_refused_with_the_remedies(tmp_path: Path, now: StoreBuilder[EngineStore], told: str) -> None:
+def test_a_changed_store_is_refused_with_the_remedies(tmp_path: Path, now: StoreBuilder[EngineStore], reported: str) -> None:
     filled(tmp_path, PLAIN)
-    with pytest.raises(StoreChangedError, match=rf"store s has changed: {told}.*another name.*stop every instance.*penstock reset app$"):
+    with pytest.raises(
+        StoreChangedError, match=rf"store s has changed: {reported}.*another name.*stop every instance.*penstock reset app$"
+    ):
         opened(tmp_path, now)
     store = opened(tmp_path, PLAIN)  # nothing was harmed: the change can be taken back
     assert store.has_entries() and store.committed_offset(CHANGELOG) == 3

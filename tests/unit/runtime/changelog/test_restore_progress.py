@@ -65,10 +65,10 @@ def test_a_long_restore_is_reported_every_five_seconds(caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO):
         for number in range(1, 21):
             watched.after(500, number * 100, 10_000 - number * 100)
-    told = watched.events.drain()
-    assert [event.kind for event in told] == [EventKind.RESTORE_PROGRESS] * 2
-    assert told[0].task == "0_3"
-    assert told[0].payload == {"records": 1_000, "remaining": 9_000, "rate": 200, "seconds_left": 45.0}
+    reported = watched.events.drain()
+    assert [event.kind for event in reported] == [EventKind.RESTORE_PROGRESS] * 2
+    assert reported[0].task == "0_3"
+    assert reported[0].payload == {"records": 1_000, "remaining": 9_000, "rate": 200, "seconds_left": 45.0}
     assert caplog.records[0].getMessage() == ("task 0_3 restores: 1000 records so far, 200 a second, 9000 offsets to go, time left: 45 s")
 
 

@@ -111,11 +111,11 @@ def test_rule_9_caches_then_changelogs_then_events_then_the_broker_then_the_stor
 @pytest.mark.parametrize("error", [TransactionAbortedError("aborted"), TaskMigratedError("fenced")])
 def test_a_refused_commit_does_not_reach_the_stores_and_its_events_wait_for_the_next(error: Exception) -> None:
     log, events = Log(error), sink()
-    told = events.emit(EventKind.SHUTDOWN, {})
+    reported = events.emit(EventKind.SHUTDOWN, {})
     with pytest.raises(type(error)):
         Commit(log, events, "app")([Task("a", log)])
     assert not any(step.startswith("stores") for step in log.steps)
-    assert events.drain() == [told]
+    assert events.drain() == [reported]
 
 
 def test_an_empty_commit_makes_no_transaction() -> None:

@@ -318,7 +318,7 @@ def test_tags_say_where_an_instance_is_and_which_keep_standbys_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"rack.aware.assignment.tags": "zone"}, "client.tag.zone is not set"),
         ({"rack.aware.assignment.tags": "zone", "client.tag.rack": "r"}, "this instance has the tags: rack"),
@@ -332,8 +332,8 @@ def test_tags_say_where_an_instance_is_and_which_keep_standbys_apart() -> None:
         ({"rack.aware.assignment.strategy": "nearest"}, "one of none, min_traffic, balance_subtopology"),
     ],
 )
-def test_invalid_tags_and_racks_are_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(StreamsConfigError, match=told):
+def test_invalid_tags_and_racks_are_refused(settings: dict[str, object], reported: str) -> None:
+    with pytest.raises(StreamsConfigError, match=reported):
         config(**settings)
 
 

@@ -115,9 +115,9 @@ OPTIONS: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("mistake", "told"), OPTIONS)
-def test_a_wrong_value_for_an_option_is_refused(mistake: Callable[[], object], told: str) -> None:
-    with pytest.raises(TopologyError, match=told):
+@pytest.mark.parametrize(("mistake", "reported"), OPTIONS)
+def test_a_wrong_value_for_an_option_is_refused(mistake: Callable[[], object], reported: str) -> None:
+    with pytest.raises(TopologyError, match=reported):
         mistake()
 
 
@@ -144,9 +144,9 @@ FUNCTIONS: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("mistake", "told"), FUNCTIONS)
-def test_a_callback_with_wrong_parameters_is_refused_with_its_node(mistake: Callable[[], object], told: str) -> None:
-    with pytest.raises(TopologyError, match=told):
+@pytest.mark.parametrize(("mistake", "reported"), FUNCTIONS)
+def test_a_callback_with_wrong_parameters_is_refused_with_its_node(mistake: Callable[[], object], reported: str) -> None:
+    with pytest.raises(TopologyError, match=reported):
         mistake()
 
 
@@ -291,7 +291,7 @@ class EmptyWrapper(ProcessorWrapper):
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "error", "told"),
+    ("wrapper", "error", "reported"),
     [
         (RaisingWrapper, TopologyError, r"RaisingWrapper failed for processor mine, at .*: RuntimeError: no licence"),
         (EmptyWrapper, TopologyError, "returned None for processor mine: expected a supplier of processors"),
@@ -299,8 +299,8 @@ class EmptyWrapper(ProcessorWrapper):
         ("no.such.Wrapper", StreamsConfigError, "= 'no.such.Wrapper' cannot be imported"),
     ],
 )
-def test_a_wrapper_that_cannot_be_used_is_named(wrapper: object, error: type[Exception], told: str) -> None:
+def test_a_wrapper_that_cannot_be_used_is_named(wrapper: object, error: type[Exception], reported: str) -> None:
     builder = StreamsBuilder()
     builder.stream("in", TEXT).process(Processor, named="mine")
-    with pytest.raises(error, match=rf"^processor\.wrapper\.class {told}"):
+    with pytest.raises(error, match=rf"^processor\.wrapper\.class {reported}"):
         TopologyTestDriver(builder.build(), {"processor.wrapper.class": wrapper})

@@ -82,7 +82,7 @@ def built(define: Callable[[StreamsBuilder], None], config: dict[str, object]) -
 def test_all_generated_names_are_refused_in_one_error_with_what_names_them() -> None:
     with pytest.raises(TopologyError) as refused:
         built(without_names, NAMED)
-    for told in (
+    for reported in (
         f"store KSTREAM-AGGREGATE-STATE-STORE-0000000002 of count at test_names.py:{FIRST} (Materialized(…))",
         f"store KSTREAM-JOINTHIS-0000000011-store of join at test_names.py:{FIRST + 1} (StreamJoined(store_name=…))",
         f"store KSTREAM-JOINOTHER-0000000012-store of join at test_names.py:{FIRST + 1} (StreamJoined(store_name=…))",
@@ -91,7 +91,7 @@ def test_all_generated_names_are_refused_in_one_error_with_what_names_them() -> 
         "(Suppressed.….with_name(…))",
         "(TableJoined(…))",
     ):
-        assert told in str(refused.value)
+        assert reported in str(refused.value)
     assert "not-kept" not in str(refused.value), "there is no store"
 
 
@@ -105,9 +105,9 @@ def test_otherwise_a_client_warns_once(caplog: pytest.LogCaptureFixture) -> None
     topology = built(without_names, CONFIG).build()
     with caplog.at_level(logging.WARNING):
         KafkaStreams(topology, CONFIG).close()
-    told = [record for record in caplog.records if "names were generated" in record.message]
-    assert len(told) == 1
-    assert f"store KSTREAM-AGGREGATE-STATE-STORE-0000000002 of count at test_names.py:{FIRST} (Materialized(…))" in told[0].message
+    reported = [record for record in caplog.records if "names were generated" in record.message]
+    assert len(reported) == 1
+    assert f"store KSTREAM-AGGREGATE-STATE-STORE-0000000002 of count at test_names.py:{FIRST} (Materialized(…))" in reported[0].message
 
 
 OF_THE_COUNT = ("KSTREAM-AGGREGATE-0000000005", "KSTREAM-SINK-0000000006", "KSTREAM-FILTER-0000000007", "KSTREAM-SOURCE-0000000008")

@@ -89,11 +89,11 @@ class Judge(ProductionExceptionHandler):
         return self.answer  # type: ignore[return-value]  # a test may answer wrongly
 
 
-def decide(ask_handler: Judge, mapped: dict[str, tuple[object, object]], produced: Produced) -> list[object]:
+def decide(handler: Judge, mapped: dict[str, tuple[object, object]], produced: Produced) -> list[object]:
     """The values that come out for the three values a, bad, b, of which the second is mapped to what cannot be written."""
     builder = StreamsBuilder()
     builder.stream("in", TEXT).map(lambda key, value: mapped.get(value, (key, value))).to("out", produced)
-    with TopologyTestDriver(builder.build(), {"production.exception.handler": ask_handler}) as driver:
+    with TopologyTestDriver(builder.build(), {"production.exception.handler": handler}) as driver:
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_value_list(["a", "bad", "b"])
         return [*driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_values_to_list()]
 
@@ -105,17 +105,17 @@ def decide(ask_handler: Judge, mapped: dict[str, tuple[object, object]], produce
 def test_an_output_that_a_serde_cannot_write_is_left_out_where_the_production_handler_says_so(
     output: tuple[object, object], origin: SerializationExceptionOrigin, partitioner: Callable[[str, object, object, int], int] | None
 ) -> None:
-    ask_handler = Judge(ProductionExceptionHandlerResponse.CONTINUE)
+    handler = Judge(ProductionExceptionHandlerResponse.CONTINUE)
     produced = Produced(serdes.STRING, value=serdes.STRING, name="sink", partitioner=partitioner)
-    assert decide(ask_handler, {"bad": output}, produced) == ["a", "b"]
-    [(context, record, error, about)] = ask_handler.asked
+    assert decide(handler, {"bad": output}, produced) == ["a", "b"]
+    [(context, record, error, about)] = handler.asked
     assert (context.topic, context.offset, context.processor_node_id) == ("in", 1, "sink")
     assert (record.topic, record.key, record.value, about) == ("out", *output, origin)
     assert isinstance(error, AttributeError | TypeError)  # what the serde itself raised
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         (ProductionExceptionHandlerResponse.FAIL, r"record in-0@1: serde STRING"),
         (ProductionExceptionHandlerResponse.RETRY, r"record in-0@1: serde STRING"),
@@ -124,8 +124,8 @@ def test_an_output_that_a_serde_cannot_write_is_left_out_where_the_production_ha
     ],
     ids=str,
 )
-def test_every_other_answer_about_an_output_that_a_serde_cannot_write_is_an_error(answer: object, told: str) -> None:
-    with pytest.raises(ProductionError, match=told):
+def test_every_other_answer_about_an_output_that_a_serde_cannot_write_is_an_error(answer: object, reported: str) -> None:
+    with pytest.raises(ProductionError, match=reported):
         decide(Judge(answer), {"bad": ("k", 5)}, Produced(serdes.STRING, value=serdes.STRING))
 
 

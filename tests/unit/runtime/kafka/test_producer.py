@@ -68,12 +68,12 @@ def test_a_refused_record_is_distinguished_from_a_failed_producer() -> None:
 
 
 def test_a_delivery_report_calls_taken_or_refused() -> None:
-    told: list[object] = []
-    refused: Callable[[Exception, Message], None] = lambda error, _message: told.append(meaning(error))  # noqa: E731
-    report, message = delivery_report(told.append, refused), cast(Message, object())
+    reported: list[object] = []
+    refused: Callable[[Exception, Message], None] = lambda error, _message: reported.append(meaning(error))  # noqa: E731
+    report, message = delivery_report(reported.append, refused), cast(Message, object())
     report(None, message)
     report(KafkaError(KafkaError.INVALID_TIMESTAMP), message)
-    assert told == [message, Meaning.RECORD | Meaning.TIMESTAMP]
+    assert reported == [message, Meaning.RECORD | Meaning.TIMESTAMP]
     silent = delivery_report(None, None)
     silent(None, message)
     silent(KafkaError(KafkaError.INVALID_TIMESTAMP), message)

@@ -171,7 +171,7 @@ class OtherNested(msgspec.Struct):
 
 
 @pytest.mark.parametrize(
-    ("written", "read", "told"),
+    ("written", "read", "reported"),
     [
         (Tally, Tally, ""),
         (Tally, Wider, ""),
@@ -183,11 +183,11 @@ class OtherNested(msgspec.Struct):
     ],
 )
 @pytest.mark.parametrize("with_formats", [True, False])
-def test_a_type_fits_if_what_was_written_can_be_read(tmp_path: Path, written: type, read: type, told: str, with_formats: bool) -> None:
+def test_a_type_fits_if_what_was_written_can_be_read(tmp_path: Path, written: type, read: type, reported: str, with_formats: bool) -> None:
     """By the format, or in a manifest of an earlier version by the JSON Schema."""
     seed = seed_of(tmp_path, counted(value=written), with_formats=with_formats)
     found = plan_seed(counted(value=read), layout_of(), "app", find(seed)).misfits
-    assert (told in "; ".join(found)) if told else not found
+    assert (reported in "; ".join(found)) if reported else not found
 
 
 def test_what_a_seed_holds_is_recorded_in_all_its_versions(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_seed_that_fits_is_planned_task_by_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"kind": "window"}, "store counts: it was a window store and is a key-value store in the topology"),
         ({"timestamped": False}, "its values were kept without a timestamp and would be read with a timestamp"),
@@ -305,8 +305,8 @@ def test_a_seed_that_fits_is_planned_task_by_task(tmp_path: Path) -> None:
         ({"name": "others"}, "store counts of task 0_0 is missing"),
     ],
 )
-def test_a_store_that_does_not_fit_is_reported(tmp_path: Path, changes: dict[str, object], told: str) -> None:
-    assert told in refused(counted(), seed_of(tmp_path / "s", counted(), changes=changes))
+def test_a_store_that_does_not_fit_is_reported(tmp_path: Path, changes: dict[str, object], reported: str) -> None:
+    assert reported in refused(counted(), seed_of(tmp_path / "s", counted(), changes=changes))
 
 
 def test_windows_of_another_retention_are_reported(tmp_path: Path) -> None:
@@ -320,9 +320,9 @@ def test_windows_of_another_retention_are_reported(tmp_path: Path) -> None:
         hourly.count(Materialized("w", retention=timedelta(hours=retention)))
         return resolved(builder.build())
 
-    told = refused(windows(6), seed_of(tmp_path / "t", windows(4)))
-    assert f"store w: it has a retention of {4 * HOUR_MS} ms, and in the topology {6 * HOUR_MS} ms" in told
-    assert "segments of" in told
+    reported = refused(windows(6), seed_of(tmp_path / "t", windows(4)))
+    assert f"store w: it has a retention of {4 * HOUR_MS} ms, and in the topology {6 * HOUR_MS} ms" in reported
+    assert "segments of" in reported
 
 
 def test_a_custom_store_cannot_be_seeded(tmp_path: Path) -> None:
@@ -333,15 +333,15 @@ def test_a_custom_store_cannot_be_seeded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeded", "has", "told"),
+    ("seeded", "has", "reported"),
     [
         (2, 3, "there is no offset of in-2, which task 0_2 reads: it was made for 2 partitions, and the topic has 3"),
         (2, 3, "task 0_2 is missing (stores counts)"),
         (3, 2, "tasks 0_2 are not part of the topology, which has 0_0, 0_1: one per partition of its input"),
     ],
 )
-def test_another_number_of_partitions_is_reported(tmp_path: Path, seeded: int, has: int, told: str) -> None:
-    assert told in refused(counted(), seed_of(tmp_path / "s", counted(), seeded), layout_of(has))
+def test_another_number_of_partitions_is_reported(tmp_path: Path, seeded: int, has: int, reported: str) -> None:
+    assert reported in refused(counted(), seed_of(tmp_path / "s", counted(), seeded), layout_of(has))
 
 
 def test_inputs_that_the_topology_does_not_read_are_reported(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_new_changelogs_and_those_of_an_earlier_attempt_are_accepted(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("found", "reset", "told"),
+    ("found", "reset", "reported"),
     [
         (preconditions((0, 4)), False, "the changelogs app-counts-changelog are not empty"),
         (preconditions((3, 4), stage=Stage.DONE), False, "are not empty"),  # its offsets were deleted since
@@ -386,10 +386,10 @@ def test_new_changelogs_and_those_of_an_earlier_attempt_are_accepted(tmp_path: P
         (preconditions((3, 4), HAS_RUN), True, "no changelog of application app is lost: there is nothing to put back"),
     ],
 )
-def test_changelogs_that_are_not_ready_are_refused(tmp_path: Path, found: Preconditions, reset: bool, told: str) -> None:
+def test_changelogs_that_are_not_ready_are_refused(tmp_path: Path, found: Preconditions, reset: bool, reported: str) -> None:
     with pytest.raises(SeedRefusedError) as error:
         found.to_install(planned(tmp_path), reset)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_what_is_lost_is_put_back(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_a_snapshot_is_taken_where_nothing_is_lost_between_tasks(
 
 
 @pytest.mark.parametrize(
-    ("lost", "committed", "log", "told"),
+    ("lost", "committed", "log", "reported"),
     [
         ({0, 1}, MOVED, (0, 9), "tasks 0_0 would repeat their writes to app-by-count-repartition"),
         (
@@ -497,11 +497,11 @@ def test_a_snapshot_is_taken_where_nothing_is_lost_between_tasks(
     ],
 )
 def test_a_snapshot_is_refused_where_something_is_lost_or_doubled_between_tasks(
-    tmp_path: Path, lost: set[int], committed: dict[TopicPartition, int], log: tuple[int, int], told: str
+    tmp_path: Path, lost: set[int], committed: dict[TopicPartition, int], log: tuple[int, int], reported: str
 ) -> None:
     with pytest.raises(SeedRefusedError) as error:
         begins(tmp_path, {SOURCE: (0, 9), BETWEEN: log}, committed, "snapshot", lost)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------------------

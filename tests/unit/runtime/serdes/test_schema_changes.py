@@ -74,11 +74,11 @@ CASES += [
 ]
 
 
-@pytest.mark.parametrize(("written", "read", "value", "told"), CASES, ids=lambda value: json.dumps(value, default=str)[:60])
-def test_avro_schemas_are_compared_by_schema_resolution(written: Any, read: Any, value: object, told: str) -> None:  # noqa: ANN401  # as fastavro has them
+@pytest.mark.parametrize(("written", "read", "value", "reported"), CASES, ids=lambda value: json.dumps(value, default=str)[:60])
+def test_avro_schemas_are_compared_by_schema_resolution(written: Any, read: Any, value: object, reported: str) -> None:  # noqa: ANN401  # as fastavro has them
     found = avro_changes(json.dumps(written), json.dumps(read))
-    assert [text for text in found if told in text] if told else found == []
-    if not told:
+    assert [text for text in found if reported in text] if reported else found == []
+    if not reported:
         data = io.BytesIO()
         fastavro.schemaless_writer(data, written, value)
         data.seek(0)
@@ -149,7 +149,7 @@ def message(*fields: tuple[str, int, str], required: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    ("read", "told"),
+    ("read", "reported"),
     [
         (message(("n", 1, "INT32"), ("m", 2, "STRING")), []),
         (message(("n", 1, "INT64")), []),
@@ -164,8 +164,8 @@ def message(*fields: tuple[str, int, str], required: bool = False) -> str:
         ),
     ],
 )
-def test_protobuf_is_compared_by_numbers_and_types(read: str, told: list[str]) -> None:
-    assert protobuf_changes(message(("n", 1, "INT32")), read, "p.M", "p.M") == told
+def test_protobuf_is_compared_by_numbers_and_types(read: str, reported: list[str]) -> None:
+    assert protobuf_changes(message(("n", 1, "INT32")), read, "p.M", "p.M") == reported
 
 
 def proto(text: str, *imports: Any, syntax: str = "proto3") -> Any:  # noqa: ANN401  # protobuf's classes carry no types
@@ -236,7 +236,7 @@ def with_money(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no
 
 
 @pytest.mark.parametrize(
-    ("written", "read", "told"),
+    ("written", "read", "reported"),
     [
         (with_status("OK", "BAD"), with_status("OK", "BAD", "LATE"), ""),
         (with_status("OK", "GOOD", "BAD"), with_status("OK", "BAD", "GOOD"), "field p.M.status has BAD for number 1, which was GOOD"),
@@ -266,10 +266,10 @@ def with_money(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no
         (with_money("cents"), with_money("euros"), "field m.Money.euros has number 1, which was m.Money.cents"),
     ],
 )
-def test_a_message_that_would_mean_another_thing_is_refused(written: Any, read: Any, told: str) -> None:  # noqa: ANN401  # protobuf's classes carry no types
+def test_a_message_that_would_mean_another_thing_is_refused(written: Any, read: Any, reported: str) -> None:  # noqa: ANN401  # protobuf's classes carry no types
     old, new = (serdes.protobuf("mock://schemas", each).format() for each in (written, read))
     found = format_changes(old, new)
-    assert [text for text in found if told in text] if told else found == []
+    assert [text for text in found if reported in text] if reported else found == []
     assert format_changes(old, old) == []
 
 

@@ -158,7 +158,7 @@ REFUSED: list[tuple[object, object, str]] = [
     (struct([N]), struct([("m", int)]), "field m is new and has no default"),
     (struct([N]), struct([("m", int, 0)]), "field n is gone and m of the same type is new: was it renamed?"),
     (struct([N]), struct([("m", int | None, None)]), "field n is gone and m of the same type is new: was it renamed?"),
-    *((of(Former), of(Renamed), told) for of, told in RENAMED_INSIDE),
+    *((of(Former), of(Renamed), reported) for of, reported in RENAMED_INSIDE),
     (struct([("n", float)]), struct([N]), "field n is float and is read as int"),
     (struct([N]), struct([("n", str)]), "field n is int and is read as str"),
     (struct([N]), struct([("n", bool)]), "field n is int and is read as bool"),
@@ -213,10 +213,10 @@ def test_a_change_that_loses_nothing_is_accepted(written: object, read: object) 
     assert versions_changes([of(written)], of(read)) == []
 
 
-@pytest.mark.parametrize(("written", "read", "told"), [case for case in REFUSED if case[2]], ids=lambda value: str(value)[:50])
-def test_a_change_of_meaning_is_refused_naming_the_field(written: object, read: object, told: str) -> None:
+@pytest.mark.parametrize(("written", "read", "reported"), [case for case in REFUSED if case[2]], ids=lambda value: str(value)[:50])
+def test_a_change_of_meaning_is_refused_naming_the_field(written: object, read: object, reported: str) -> None:
     found = versions_changes([of(written)], of(read))
-    assert any(told in text for text in found), found
+    assert any(reported in text for text in found), found
 
 
 def test_a_third_version_must_fit_all_earlier_ones() -> None:
@@ -243,7 +243,7 @@ def test_a_field_may_be_removed_and_a_similar_one_added_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "read", "told"),
+    ("written", "read", "reported"),
     [
         (serdes.LONG, serdes.DOUBLE, ["were LONG and are DOUBLE now"]),
         (serdes.json(Inner), serdes.DOUBLE, ["were json(Inner) and are DOUBLE now"]),
@@ -261,8 +261,8 @@ def test_a_field_may_be_removed_and_a_similar_one_added_later() -> None:
     ],
     ids=str,
 )
-def test_inner_serdes_are_compared_through_wrappers(written: Serde[object], read: Serde[object], told: list[str]) -> None:
-    assert format_changes(written.format(), read.format()) == told
+def test_inner_serdes_are_compared_through_wrappers(written: Serde[object], read: Serde[object], reported: list[str]) -> None:
+    assert format_changes(written.format(), read.format()) == reported
 
 
 def named_alike(one: type, other: type) -> type[msgspec.Struct]:

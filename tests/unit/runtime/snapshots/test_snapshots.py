@@ -296,10 +296,10 @@ def test_exported_snapshots_have_the_same_retention(whole: Path, tmp_path: Path)
 
 def test_an_export_adds_checksums_and_is_invisible_until_complete(whole: Path, tmp_path: Path) -> None:
     share, target = tmp_path / "share" / "s1", place_of(f"file://{tmp_path}/copies/app/s1")
-    told: list[tuple[int, int]] = []
-    export(share, target, ["0_0", "0_1"], lambda done, total: told.append((done, total)))
+    reported: list[tuple[int, int]] = []
+    export(share, target, ["0_0", "0_1"], lambda done, total: reported.append((done, total)))
     total = find(whole).manifest.bytes
-    assert told[0] == (0, total) and told[-1] == (total, total) and told == sorted(told)
+    assert reported[0] == (0, total) and reported[-1] == (total, total) and reported == sorted(reported)
     with pytest.raises(StateDirectoryError, match="holds parts of a snapshot"):
         find(target)
     for task in ("0_0", "0_1"):

@@ -54,8 +54,8 @@ def test_a_table_in_an_lru_store_forwards_no_evictions() -> None:
     words.count(Materialized(Stores.lru_map("one", 1))).to_stream().to("out")
     with TopologyTestDriver(builder.build()) as driver:
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_key_value_list([(key, "v") for key in "aaba"])
-        told = driver.create_output_topic("out", serdes.STRING, serdes.LONG).read_key_values_to_list()
-        assert told == [("a", 1), ("a", 2), ("b", 1), ("a", 1)]
+        reported = driver.create_output_topic("out", serdes.STRING, serdes.LONG).read_key_values_to_list()
+        assert reported == [("a", 1), ("a", 2), ("b", 1), ("a", 1)]
 
 
 def test_an_abort_and_a_restore_respect_max_entries(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_options_of_a_store_arrive_in_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (lambda options: options.set_wal_dir("/tmp"), "set_wal_dir cannot be used: .* May be used: set_block_size"),
         (lambda options: options.set_compaction_style("fifo"), "set_compaction_style.'fifo'.: expected one of level, universal"),
@@ -57,12 +57,12 @@ def test_the_options_of_a_store_arrive_in_its_files(tmp_path: Path) -> None:
         (lambda options: {"y": 1}["x"], "rocksdb.config.setter failed for store rows: KeyError"),
     ],
 )
-def test_options_that_must_not_change_are_refused(tmp_path: Path, change: Callable[[RocksDBOptions], object], told: str) -> None:
+def test_options_that_must_not_change_are_refused(tmp_path: Path, change: Callable[[RocksDBOptions], object], reported: str) -> None:
     class Wrong(RocksDBConfigSetter):
         def set_config(self, store_name: str, options: RocksDBOptions, configs: Mapping[str, object]) -> None:
             change(options)
 
-    with pytest.raises(StreamsConfigError, match=told):
+    with pytest.raises(StreamsConfigError, match=reported):
         opened(tmp_path, Wrong)
 
 

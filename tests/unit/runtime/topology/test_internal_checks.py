@@ -79,7 +79,7 @@ def test_a_repartition_topic_that_is_compacted_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "found", "wanted", "told"),
+    ("kind", "found", "wanted", "reported"),
     [
         ("changelog", {**WINDOWS, "retention.ms": "1000"}, WINDOWS, "keeps records for 1000 ms only.*retention.ms=93600000"),
         ("repartition", {"cleanup.policy": "delete"}, REPARTITION_CONFIG, "keeps records for 604800000 ms only.*retention.ms=-1"),
@@ -87,10 +87,10 @@ def test_a_repartition_topic_that_is_compacted_is_refused() -> None:
     ],
 )
 def test_a_setting_by_which_brokers_may_delete_data_later_is_a_warning(
-    kind: str, found: Mapping[str, str], wanted: Mapping[str, str], told: str, caplog: pytest.LogCaptureFixture
+    kind: str, found: Mapping[str, str], wanted: Mapping[str, str], reported: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     check(kind, found, wanted)
-    assert re.search(told, caplog.text)
+    assert re.search(reported, caplog.text)
 
 
 def test_less_additional_retention_than_configured_now_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:

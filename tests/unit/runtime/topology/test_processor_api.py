@@ -447,7 +447,7 @@ def test_a_processor_has_metrics_of_its_own_beside_the_others() -> None:
 
 
 def test_invalid_schedules_and_forwards_raise() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     class Mistaken(ContextualProcessor[str, str, str, str]):
         def process(self, record: Record[str, str]) -> None:
@@ -460,13 +460,13 @@ def test_invalid_schedules_and_forwards_raise() -> None:
             for mistake in mistakes:
                 with pytest.raises((TypeError, TopologyError)) as caught:
                     mistake()
-                told.append(str(caught.value))
+                reported.append(str(caught.value))
 
     builder = StreamsBuilder()
     builder.stream("in", Consumed(S, value=S)).process(Mistaken, named="mine")
     with TopologyTestDriver(builder.build()) as driver:
         driver.create_input_topic("in", S, S).pipe_input("a", "x", 1)
-    assert told[0] == "processor mine: schedule takes a PunctuationType, such as PunctuationType.STREAM_TIME, not 'STREAM_TIME'"
-    assert told[1] == "node mine: expected a function, not 5"
-    assert "node mine: " in told[2] and told[2].endswith("is given (now_ms) and takes 0")
-    assert told[3] == "processor mine forwards 'a', which is not a Record: context.forward(Record(key, value, timestamp))"
+    assert reported[0] == "processor mine: schedule takes a PunctuationType, such as PunctuationType.STREAM_TIME, not 'STREAM_TIME'"
+    assert reported[1] == "node mine: expected a function, not 5"
+    assert "node mine: " in reported[2] and reported[2].endswith("is given (now_ms) and takes 0")
+    assert reported[3] == "processor mine forwards 'a', which is not a Record: context.forward(Record(key, value, timestamp))"

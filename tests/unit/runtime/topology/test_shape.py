@@ -43,7 +43,7 @@ def table(builder: StreamsBuilder) -> None:
     builder.table("rows", materialized=Materialized("rows"))
 
 
-def told(previous: TopologyShape, now: TopologyShape, **unread: int) -> list[str]:
+def reported(previous: TopologyShape, now: TopologyShape, **unread: int) -> list[str]:
     return misfits(
         previous, now, [store.name for store in previous.stores], {name.replace("_", "-"): left for name, left in unread.items()}
     )
@@ -57,13 +57,13 @@ def test_the_shape_is_kept_with_the_text_of_a_topology() -> None:
 
 def test_what_is_added_behind_and_what_has_no_state_does_no_harm() -> None:
     previous = shape(counted)
-    assert told(previous, shape(counted, reduced, table)) == []
-    assert told(shape(copied), shape(reduced)) == []
+    assert reported(previous, shape(counted, reduced, table)) == []
+    assert reported(shape(copied), shape(reduced)) == []
     assert misfits(previous, shape(reduced), [], {}) == [], "nothing is left of its state"
 
 
 def test_a_sub_topology_before_others_moves_their_numbers() -> None:
-    [first] = told(shape(reduced), shape(copied, reduced))
+    [first] = reported(shape(reduced), shape(copied, reduced))
     assert first.startswith("store newest was in sub-topology 0 and is in sub-topology 1 now")
 
 
@@ -71,14 +71,14 @@ def test_a_removed_and_an_added_store_are_reported_as_a_likely_rename() -> None:
     def renamed(builder: StreamsBuilder) -> None:
         builder.stream("other").group_by_key().reduce(lambda one, other: one, Materialized("latest"))
 
-    assert told(shape(reduced), shape(renamed)) == [
+    assert reported(shape(reduced), shape(renamed)) == [
         "store newest of sub-topology 0 is not there any more: was it renamed to latest?",
     ]
 
 
 def test_a_store_may_be_left_out() -> None:
     both, one = shape(counted, reduced), shape(counted)
-    assert told(both, one) == []
+    assert reported(both, one) == []
     assert left_out(both, one, ["newest"]) == ["newest"]
 
 
@@ -87,7 +87,7 @@ def test_a_changed_kind_of_a_store_is_reported() -> None:
         supplier = Stores.persistent_versioned_key_value_store("newest", 1000)
         builder.stream("other").group_by_key().reduce(lambda one, other: one, Materialized(supplier))
 
-    [change] = told(shape(reduced), shape(versioned))
+    [change] = reported(shape(reduced), shape(versioned))
     assert change == "store newest was a key-value store and is a versioned store now"
 
 
@@ -98,10 +98,10 @@ def test_a_removed_source_topic_of_stores_is_reported() -> None:
     def more(builder: StreamsBuilder) -> None:
         builder.stream(["in", "more"]).group_by_key().count(Materialized("counts"))
 
-    assert told(shape(more), shape(fewer)) == [
+    assert reported(shape(more), shape(fewer)) == [
         "source topic more of sub-topology 0 is not read any more: its stores hold results of its records"
     ]
-    assert told(shape(fewer), shape(more)) == []
+    assert reported(shape(fewer), shape(more)) == []
 
 
 @pytest.mark.parametrize("left", [7, 0])
@@ -117,8 +117,8 @@ def test_a_renamed_repartition_topic_is_reported_if_it_has_records(left: int) ->
 
 def test_a_table_may_begin_to_reuse_its_topic_but_not_to_keep_a_changelog() -> None:
     plain, reusing = shape(table), shape(table, optimized="all")
-    assert told(plain, reusing) == []
-    assert told(reusing, plain) == ["store rows was restored from topic rows, and is to have a changelog now, which is empty"]
+    assert reported(plain, reusing) == []
+    assert reported(reusing, plain) == ["store rows was restored from topic rows, and is to have a changelog now, which is empty"]
 
 
 def test_topics_of_a_pattern_are_no_part_of_the_shape() -> None:
@@ -196,7 +196,7 @@ class Newest(msgspec.Struct):
     ],
 )
 def test_a_changed_format_of_a_store_is_reported(previous: Callable[..., object], now: Callable[..., object], change: str) -> None:
-    [text] = told(shape(previous), shape(now))
+    [text] = reported(shape(previous), shape(now))
     assert change in text
 
 
@@ -215,15 +215,15 @@ def test_a_lossless_change_is_accepted_with_a_warning(
     previous: Callable[..., object], now: Callable[..., object], notes: list[str]
 ) -> None:
     before, after = shape(previous), shape(now)
-    assert told(before, after) == []
+    assert reported(before, after) == []
     found = accepted(before, after, [store.name for store in before.stores])
     assert len(found) == len(notes) and all(text.startswith(note) for text, note in zip(found, notes, strict=True))
 
 
 def test_records_of_a_repartition_topic_are_compared_as_long_as_they_are_unread() -> None:
     previous, now = shape(grouped(serdes.LONG)), shape(grouped(serdes.DOUBLE))
-    assert told(previous, now) == []
-    assert told(previous, now, app_g_repartition=3) == [
+    assert reported(previous, now) == []
+    assert reported(previous, now, app_g_repartition=3) == [
         "repartition topic app-g-repartition holds up to 3 records that are not processed yet, and its values were LONG and are DOUBLE now"
     ]
 
@@ -235,14 +235,14 @@ def test_a_changed_default_serde_is_reported() -> None:
         config = StreamsConfig({**CONFIG, "default.value.serde": default})
         return shape_of(builder.build(config).resolved(config), "app")
 
-    assert told(shaped(serdes.STRING), shaped(serdes.LONG)) == ["store newest: its values were STRING and are LONG now"]
+    assert reported(shaped(serdes.STRING), shaped(serdes.LONG)) == ["store newest: its values were STRING and are LONG now"]
 
 
 def test_the_record_keeps_every_version_that_the_state_may_hold() -> None:
     first, second, third = (shape(valued(serdes.json(kind))) for kind in (Old, New, Newest))
     recorded = merged(first, second, ["newest"], [])
     assert msgspec.json.decode(msgspec.json.encode(recorded), type=TopologyShape) == recorded
-    assert told(second, third) == [] and len(told(recorded, third)) == 1
+    assert reported(second, third) == [] and len(reported(recorded, third)) == 1
     assert merged(recorded, second, ["newest"], []) == recorded, "nothing to write at the next start"
     assert merged(recorded, third, [], []) == third, "nothing is left of the previous state"
 
@@ -255,10 +255,10 @@ def test_a_store_that_is_left_out_with_its_sub_topology_is_still_known_when_it_c
 
     both, one, other = shape(first, valued(serdes.LONG)), shape(first), shape(first, valued(serdes.DOUBLE))
     recorded = merged(both, one, ["counts", "newest"], [])
-    assert told(recorded, one) == [] and left_out(recorded, one, ["newest"]) == [], "it is asked about once"
+    assert reported(recorded, one) == [] and left_out(recorded, one, ["newest"]) == [], "it is asked about once"
     assert merged(recorded, one, ["counts", "newest"], []) == recorded, "nothing to write at the next start"
-    assert told(recorded, other) == ["store newest: its values were LONG and are DOUBLE now"]
-    assert told(recorded, both) == [] and merged(recorded, both, ["counts", "newest"], []) == both
+    assert reported(recorded, other) == ["store newest: its values were LONG and are DOUBLE now"]
+    assert reported(recorded, both) == [] and merged(recorded, both, ["counts", "newest"], []) == both
     assert merged(recorded, other, ["counts"], []) == other, "its changelog was deleted"
 
 
@@ -266,7 +266,7 @@ def test_stores_that_a_topic_of_the_user_fills_may_have_any_type() -> None:
     def rows(value: Serde[Any]) -> TopologyShape:
         return shape(lambda builder: builder.table("rows", Consumed(serdes.STRING, value=value), Materialized("rows")), optimized="all")
 
-    assert told(rows(serdes.LONG), rows(serdes.DOUBLE)) == []
+    assert reported(rows(serdes.LONG), rows(serdes.DOUBLE)) == []
 
 
 def test_a_record_of_an_earlier_version_says_nothing_about_bytes() -> None:
@@ -276,4 +276,4 @@ def test_a_record_of_an_earlier_version_says_nothing_about_bytes() -> None:
     )
     assert not has_formats(earlier) and has_formats(plain)
     now = shape(valued(serdes.DOUBLE))
-    assert told(earlier, now) == [] and merged(earlier, now, ["newest"], []) == now
+    assert reported(earlier, now) == [] and merged(earlier, now, ["newest"], []) == now

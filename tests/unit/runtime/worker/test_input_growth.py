@@ -97,8 +97,8 @@ def test_growth_is_reported_once_and_a_refused_growth_blocks_the_others() -> Non
     assert not inputs.check({"in": 2, "kept": 3})
     assert not events.drain()
     assert not inputs.check({"in": 4, "kept": 3}), "a start with other tasks would be refused"
-    told = {event.payload["topic"]: event.payload["reason"] for event in events.drain()}
-    assert "kept" in str(told["in"]) and "counts" in str(told["kept"])
+    reported = {event.payload["topic"]: event.payload["reason"] for event in events.drain()}
+    assert "kept" in str(reported["in"]) and "counts" in str(reported["kept"])
     alone = built(plain)
     assert InputPartitions(dict, alone, partitions(alone), events, TopicWatcher(clock)).check({"in": 3})
 

@@ -22,7 +22,7 @@ from penstock.testing import ManualClock
 
 def test_commands_that_arrive_with_a_failing_order_are_executed_after_the_recovery() -> None:
     commands = [Command(id=name, kind=name, task="0_0", issued_ms=0) for name in ("first", "second", "third")]
-    told: list[list[object]] = [[Revoked((TaskId(0, 0),)), *commands[:2]], [commands[2]], []]
+    reported: list[list[object]] = [[Revoked((TaskId(0, 0),)), *commands[:2]], [commands[2]], []]
     results: list[CommandResult] = []
 
     def refuse() -> None:
@@ -36,7 +36,7 @@ def test_commands_that_arrive_with_a_failing_order_are_executed_after_the_recove
     parts: dict[str, Any] = dict.fromkeys(("incarnations", "tasks", "followers", "reader", "restorer", "events", "global_task", "clock"))
     orders = CoordinationHandler(
         instance="a",
-        coordination=SimpleNamespace(poll=lambda: told.pop(0), result=results.append),  # type: ignore[arg-type]  # only its poll
+        coordination=SimpleNamespace(poll=lambda: reported.pop(0), result=results.append),  # type: ignore[arg-type]  # only its poll
         commands=SimpleNamespace(run=run),  # type: ignore[arg-type]
         metrics=Metrics(),
         commit=refuse,

@@ -63,7 +63,7 @@ class Fake:
         self.incarnation: int | None = number * 100
         self.asked: list[tuple[Call, tuple[object, ...]]] = []
         self.stops: list[Stop] = []
-        self.told: list[tuple[State, State]] = []
+        self.reported: list[tuple[State, State]] = []
         self._supervisor = supervisor
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class Fake:
         return answer
 
     def publish_state(self, old: State, new: State) -> None:
-        self.told.append((old, new))
+        self.reported.append((old, new))
 
     def metadata(self) -> WorkerMetadata:
         return WorkerMetadata(self.state, ())
@@ -113,8 +113,10 @@ class Client:
         self.replace = False
         self.failed: list[BaseException] = []
         self.over: list[BaseException | None] = []
-        told = SupervisorCallbacks(lambda: None, lambda timeout_ms: None, lambda error: self.replace, self.failed.append, self.over.append)
-        self.supervisor = Supervisor(told, self.clock, 1_000)
+        reported = SupervisorCallbacks(
+            lambda: None, lambda timeout_ms: None, lambda error: self.replace, self.failed.append, self.over.append
+        )
+        self.supervisor = Supervisor(reported, self.clock, 1_000)
         self.made: list[Fake] = []
         self.former = Event()
         """Set when the previous client's workers are gone."""
@@ -204,8 +206,8 @@ def test_a_state_change_is_published_by_one_worker_or_the_next_to_start(owner: C
     owner.supervisor.publish_state(State.CREATED, State.REBALANCING)
     first, second = owner.begin(2)
     owner.supervisor.publish_state(State.REBALANCING, State.RUNNING)
-    assert first.told == [(State.CREATED, State.REBALANCING), (State.REBALANCING, State.RUNNING)]
-    assert not second.told
+    assert first.reported == [(State.CREATED, State.REBALANCING), (State.REBALANCING, State.RUNNING)]
+    assert not second.reported
 
 
 def test_numbers_are_reused_and_a_worker_added_to_a_paused_client_is_paused(owner: Client) -> None:
