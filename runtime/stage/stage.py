@@ -47,11 +47,11 @@ class StreamTimeClock:
         self._now_ms = 0
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since an arbitrary start."""
+        """Return the milliseconds since an arbitrary start."""
         return time.monotonic_ns() // 1_000_000
 
     def advance_to(self, now_ms: int) -> None:

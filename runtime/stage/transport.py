@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from penstock.runtime.changelog.writer import ChangelogRow
 from penstock.runtime.commit.collector import WorkerCollector
 from penstock.runtime.commit.refusals import Output
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord
 
 
 class OutputLog(Protocol):
@@ -49,7 +49,7 @@ class HeldTransport:
         """Add an output to the transaction."""
         self._outputs.append(Output(topic, key, value, timestamp, headers, partition))
 
-    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRow], headers: Headers | None) -> None:
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None) -> None:
         """Add changelog records, unless the log keeps none; tombstones have no headers."""
         if not self._log.keeps_changelogs:
             return

@@ -95,8 +95,8 @@ class TopologyTestDriver:
         start_timestamp: int | datetime | None = None,
         auto_advance: Duration = 0,
     ) -> TestInputTopic[K, V]:
-        """A topic to pipe records into. Records without a timestamp get `start_timestamp` (ms or datetime; default: the driver's clock),
-        and `auto_advance` more for each record after the first."""
+        """Create a topic to pipe records into. Records without a timestamp get `start_timestamp` (ms or datetime; default: the driver's
+        clock), and `auto_advance` more for each record after the first."""
         check_serde_pair(f"input topic {name}", key_serde, value_serde)
         start = self._clock.wall_ms() if start_timestamp is None else _wall_ms(start_timestamp)
 
@@ -106,12 +106,12 @@ class TopologyTestDriver:
         return TestInputTopic(name, key_serde, value_serde, pipe, start, to_ms(auto_advance))
 
     def create_output_topic(self, name: str, key_serde: Serde[K], value_serde: Serde[V]) -> TestOutputTopic[K, V]:
-        """A topic to read from: what the topology writes to it, also before this call. Internal topics go by their full names."""
+        """Create a topic to read from: what the topology writes to it, also before this call. Internal topics go by their full names."""
         check_serde_pair(f"output topic {name}", key_serde, value_serde)
         return TestOutputTopic(name, key_serde, value_serde, self._log.unread(name))
 
     def produced_topic_names(self) -> set[str]:
-        """Every topic that the topology has written to, internal ones included."""
+        """Return every topic that the topology has written to, internal ones included."""
         return self._log.written()
 
     def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
@@ -154,11 +154,11 @@ class TopologyTestDriver:
     # -- paused tasks ----------------------------------------------------------------------------------------------------------
 
     def paused_local_tasks(self) -> set[TaskMetadata]:
-        """The tasks that are PAUSED, as `KafkaStreams.paused_local_tasks` returns them."""
+        """Return the tasks that are PAUSED, as `KafkaStreams.paused_local_tasks` returns them."""
         return {task_metadata(task_info(task, self._log)) for task in self._tasks if task.state is TaskState.PAUSED}
 
     def resume(self, task_id: TaskId) -> bool:
-        """Continues a paused task at its committed offsets, with the records that have arrived meanwhile. True once it has left PAUSED (the
+        """Continue a paused task at its committed offsets, with the records that have arrived meanwhile. True once it has left PAUSED (the
         next bad record may pause it again), False if it was not paused. Raises what `pipe_input` raises."""
         task = next((task for task in self._tasks if task.id == task_id), None)
         if task is None or task.state is not TaskState.PAUSED:
@@ -172,12 +172,12 @@ class TopologyTestDriver:
         return True
 
     def committed_offset(self, topic: str) -> int | None:
-        """The committed offset of an input topic: that of the next record to process. None before the first commit."""
+        """Return the committed offset of an input topic: that of the next record to process. None before the first commit."""
         committed = self._around.transport.committed.get(TopicPartition(topic, 0))
         return None if committed is None else committed.offset
 
     def shift_offset(self, topic: str, by: int = 1) -> int:
-        """Moves the committed offset of an input of a paused task, as `kafka-consumer-groups --reset-offsets --shift-by` does; 1 skips the
+        """Move the committed offset of an input of a paused task, as `kafka-consumer-groups --reset-offsets --shift-by` does; 1 skips the
         record before which the task is paused. `resume` continues there. Returns the new offset. Raises ValueError if no paused task reads
         the topic, or the offset is not on it."""
         task = self._readers.get(topic)
@@ -192,7 +192,7 @@ class TopologyTestDriver:
     # -- time ------------------------------------------------------------------------------------------------------------------
 
     def advance_wall_clock_time(self, duration: Duration) -> None:
-        """Moves the clock and runs the wall-clock punctuators that are then due, once each, as the real runtime does."""
+        """Move the clock and run the wall-clock punctuators that are then due, once each, as the real runtime does."""
         self._clock.advance(to_ms(duration))
         self._globals.punctuate(self._clock.wall_ms())
         for task in self._tasks:
@@ -202,11 +202,11 @@ class TopologyTestDriver:
     # -- state -----------------------------------------------------------------------------------------------------------------
 
     def get_all_state_stores(self) -> dict[str, object]:
-        """All stores by name, the global ones included, as processors see them."""
+        """Return all stores by name, the global ones included, as processors see them."""
         return {name: store.user_store for name, store in self._stores().items()}
 
     def get_state_store(self, name: str) -> object:
-        """The store as processors see it: a timestamped one gives ValueAndTimestamp, one with headers ValueTimestampHeaders or
+        """Return the store as processors see it: a timestamped one gives ValueAndTimestamp, one with headers ValueTimestampHeaders or
         AggregationWithHeaders. Raises InvalidStateStoreError if there is none."""
         return self._named(name).user_store
 
@@ -235,58 +235,62 @@ class TopologyTestDriver:
         return store
 
     def get_key_value_store(self, name: str) -> KeyValueStore:
-        """A key-value store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a key-value store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "key_value")
         return key_value_facade(store, store.layout, timestamped=False)
 
     def get_timestamped_key_value_store(self, name: str) -> KeyValueStore:
-        """A key-value store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a key-value store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and
+        kind."""
         store = self._store(name, "key_value")
         if not store.layout.timestamped:
             raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
         return key_value_facade(store, store.layout, timestamped=True)
 
     def get_timestamped_key_value_store_with_headers(self, name: str) -> KeyValueStore:
-        """A key-value store with values as ValueTimestampHeaders. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a key-value store with values as ValueTimestampHeaders. Raises InvalidStateStoreError if there is none of that name and
+        kind."""
         return cast(KeyValueStore, self._with_headers(name, "key_value"))
 
     def get_window_store(self, name: str) -> WindowStore:
-        """A window store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a window store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "window")
         return window_facade(store, store.layout, timestamped=False)
 
     def get_timestamped_window_store(self, name: str) -> WindowStore:
-        """A window store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a window store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "window")
         if not store.layout.timestamped:
             raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
         return window_facade(store, store.layout, timestamped=True)
 
     def get_timestamped_window_store_with_headers(self, name: str) -> WindowStore:
-        """A window store with values as ValueTimestampHeaders. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a window store with values as ValueTimestampHeaders. Raises InvalidStateStoreError if there is none of that name and
+        kind."""
         return cast(WindowStore, self._with_headers(name, "window"))
 
     def get_session_store(self, name: str) -> SessionStore:
-        """A session store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a session store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "session")
         return session_facade(store, store.layout)
 
     def get_session_store_with_headers(self, name: str) -> SessionStore:
-        """A session store with values as AggregationWithHeaders. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a session store with values as AggregationWithHeaders. Raises InvalidStateStoreError if there is none of that name and
+        kind."""
         return cast(SessionStore, self._with_headers(name, "session"))
 
     def get_versioned_key_value_store(self, name: str) -> VersionedKeyValueStore:
-        """A versioned key-value store. Raises InvalidStateStoreError if there is none of that name and kind."""
+        """Return a versioned key-value store. Raises InvalidStateStoreError if there is none of that name and kind."""
         return cast(VersionedKeyValueStore, self._store(name, "versioned"))
 
     def metrics(self) -> dict[MetricName, float]:
-        """All metrics now, as `KafkaStreams.metrics()`."""
+        """Return all metrics now, as `KafkaStreams.metrics()`."""
         return self._metrics.values()
 
     # -- end -------------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes processors and stores and removes the state. Raises ProcessingError where a processor fails to close."""
+        """Close processors and stores and remove the state. Raises ProcessingError if a processor fails to close."""
         try:
             for task in self._tasks:
                 task.close(clean=True)

@@ -74,7 +74,7 @@ def test_a_pause_commits_the_offsets_of_every_input_and_nothing_of_the_record(
 ) -> None:
     with TopologyTestDriver(counting("left", "right", "silent"), PAUSING, initial_wall_clock_time=7) as driver:
         commits: list[dict[str, int]] = []
-        commit = driver._driver.transport.commit
+        commit = driver._around.transport.commit
 
         def noted(
             offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]]
@@ -82,7 +82,7 @@ def test_a_pause_commits_the_offsets_of_every_input_and_nothing_of_the_record(
             commits.append({partition.topic: at.offset for partition, at in offsets.items()})
             return commit(offsets, meanwhile)
 
-        monkeypatch.setattr(driver._driver.transport, "commit", noted)
+        monkeypatch.setattr(driver._around.transport, "commit", noted)
         left, right, out = raw(driver, "left"), raw(driver, "right"), driver.create_output_topic("out", S, L)
         left.pipe_value_list([b"null key: dropped"])
         left.pipe_input(b"a", b"1")
