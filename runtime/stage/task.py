@@ -75,7 +75,7 @@ class OfflineTask(ActiveTask):
         search = self._around.incidents.search
         steps = search.steps
         try:
-            done = self.process(search.room(limit), self.plan.clock.monotonic_ms())
+            done = self.process(search.remaining(limit), self.plan.clock.monotonic_ms())
             search.count_records(done)
             self.uncommitted_records += done
             if commits or search.limit is not None or self.pause_wanted is not None:
