@@ -69,8 +69,8 @@ def _start_runs(
         requests.extend(map(request, runs))
 
     away = for_each_application(operations, act)
-    found = f"{seen} new events of tasks, none needs a run-book" if seen else "no task was paused, resumed or damaged since the last tick"
-    reason = None if requests else skip_message(operations, [*new, *away], found)
+    news = f"{seen} new events of {subject}, none needs a run-book" if seen else nothing
+    reason = None if requests else skip_message(operations, [*new, *away], news)
     return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
 
 
@@ -115,30 +115,8 @@ def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicI
 )
 def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """An instance rebuilds the store by itself. Request one run per loss of records, like `paused_tasks`."""
-    operations = penstock.operations
-    cursor = Cursor.parse(context.cursor)
-    requests: list[dg.RunRequest] = []
-    new: list[str] = []
-    seen = 0
-
-    def act(application: Application) -> None:
-        nonlocal cursor, seen
-        if not is_loaded(context, application):  # its events are read when it is
-            new.append(new_message(operations, application))
-            return
-        with operations.control_plane.writing() as session:
-            events, cursor = cursor.read(session, application.id, incidents.GLOBAL_KINDS)
-            at = audit.now()
-            runs = incidents.of_globals(session, application, events, at)
-            runs += pauses.unfinished(session, application, at, RunBook.RESTORE_GLOBAL_TOPIC)
-        seen += len(events)
-        _end_killed(context.instance, runs)
-        requests.extend(_request_restore(run) for run in runs)
-
-    away = for_each_application(operations, act)
-    found = f"{seen} new events of global stores, none needs a run-book" if seen else "no global store was rebuilt since the last tick"
-    reason = None if requests else skip_message(operations, [*new, *away], found)
-    return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
+    book, nothing = RunBook.RESTORE_GLOBAL_TOPIC, "no global store was rebuilt since the last tick"
+    return _start_runs(context, penstock, incidents.GLOBAL_KINDS, incidents.of_globals, book, _restore_request, "global stores", nothing)
 
 
 def _restore_request(run: RunBookRun) -> dg.RunRequest:

@@ -179,8 +179,8 @@ def database_options(memory: RocksMemory, chosen: RocksDBOptions | None = None) 
 def family_options(
     memory: RocksMemory, chosen: RocksDBOptions | None = None, *, filtered: bool, outside: bool = False, arena_bytes: int = 32 * 1024
 ) -> Options:
-    """Return the options of a family with entries. `filtered`: a bloom filter over the write buffer; `outside`: filters and indexes of files are
-    outside of the block cache; `chosen`: by the user."""
+    """Return the options of a family with entries. `filtered`: a bloom filter over the write buffer; `outside`: filters and indexes of
+    files are outside of the block cache; `chosen`: by the user."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(not outside)
