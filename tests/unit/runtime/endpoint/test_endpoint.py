@@ -337,11 +337,11 @@ def test_a_key_is_text_json_or_base64(http: Http, store: str, key: object, texts
     ("store", "query", "said"),
     [
         ("numbers", "key=seven", "'seven' .text. is not a key that serde LONG can write"),
-        ("numbers", "key=%7B%7D&format=json", "no key that serde LONG can write"),
+        ("numbers", "key=%7B%7D&format=json", "not a key that serde LONG can write"),
         ("numbers", "key=7+&format=json&key=8", "given twice"),
         ("numbers", "key=%7B&format=json", "is not JSON"),
         ("numbers", "key=a&format=base64", "is not base64"),
-        ("numbers", "key=AAAA&format=base64", "no key that serde LONG can read"),
+        ("numbers", "key=AAAA&format=base64", "not a key that serde LONG can read"),
         ("objects", f"key={'[' * 9_000}&format=json", "is not JSON"),
         ("objects", "key=null&format=json", "must not be null"),
         ("counts", "key=x&format=xml", "format = 'xml' must be one of text, json, base64"),

@@ -277,7 +277,7 @@ def test_classes_with_the_same_name_are_distinguished() -> None:
     assert written.schema is None
     assert format_changes(written.format(), serdes.json(named_alike(float, str)).format()) == []
     assert format_changes(written.format(), serdes.json(named_alike(int, float)).format()) == ["field y.a is str and is read as float"]
-    with pytest.raises(TypeError, match="two classes in it have one name"):
+    with pytest.raises(TypeError, match="two of its classes have the same name"):
         serdes.json_schema({"url": "mock://"}, kind=named_alike(int, str))
     assert written.deserializer("t")(b'{"x":{"a":1},"y":{"a":"b"}}') is not None
 
