@@ -68,6 +68,7 @@ _COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
     (_STATE, "query", ("query",)),
     (_STATE, "tables", ("tables",)),
     (_STATE, "reset", ("reset",)),
+    (_STATE, "backfill", ("backfill",)),
     (_MACHINE, "init", ("init",)),
     (_MACHINE, "dev", ("dev",)),
     (_MACHINE, "where", ("where",)),

@@ -103,8 +103,6 @@ class Stage:
             topic: source for source in part.sources for topic in source.topics if partition < partitions[topic]
         }  # merged topics may differ: the one with fewer partitions feeds the first tasks only
         self.task = OfflineTask(part, partition, sources, self._around, self._globals)
-        self.records = 0
-        """Records processed."""
 
     def _partitions_of(self, topic: str) -> int:
         count = self._partitions.get(topic)
@@ -144,7 +142,6 @@ class Stage:
                 task.step(0)  # records have a commit of their own, so that a refused output can be attributed
                 task.punctuate(self._clock.wall_ms())
             self._globals.punctuate(self._clock.wall_ms())
-            self.records += done
             if not done and feeds.exhausted and self._is_finished():
                 return
             idle = 0 if done or fed else idle + 1
@@ -157,6 +154,11 @@ class Stage:
         if task.queues is not None and not task.queues.buffered:
             task.step(0)
         return task.state is TaskState.RUNNING and not task.uncommitted_records and task.queues is not None and not task.queues.buffered
+
+    @property
+    def records(self) -> int:
+        """Records processed, without those that a handler has skipped."""
+        return self.task.committed_records
 
     def dropped(self) -> int:
         """Return the number of records that operators dropped, for example for a null key or a closed window, and of skipped ones."""
@@ -178,11 +180,11 @@ class Stage:
             partition_times=task.committed_times(),
         )
 
-    def close(self) -> None:
-        """Close processors and stores. Files stay."""
+    def close(self, *, clean: bool = False) -> None:
+        """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""
         try:
             if self.task.state is not TaskState.CREATED:
-                self.task.close(clean=False)
+                self.task.close(clean=clean)
         finally:
             self._globals.close()
 

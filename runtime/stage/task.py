@@ -31,6 +31,8 @@ class OfflineTask(ActiveTask):
         self._sources = dict(sources)
         self.uncommitted_records = 0
         """Records processed since the last commit."""
+        self.committed_records = 0
+        """Records processed and committed, without those that were skipped."""
         super().__init__(around.plan(part, partition, self._sources, global_stores), around.incidents)
 
     def start(self) -> None:
@@ -112,6 +114,7 @@ class OfflineTask(ActiveTask):
         self._around.events.drain()  # nothing reads them
         self._around.commit([self])
         self._around.incidents.search.committed(self.inputs)
+        self.committed_records += self.uncommitted_records
         self.uncommitted_records = 0
         self._drop_committed()
         if self.pause_wanted is not None:

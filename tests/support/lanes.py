@@ -21,6 +21,7 @@ HEAVY = {
         "outages",
         "postgresql",
         "spark_cluster",
+        "spark_history",
         "spark_messages",
         "spark_seed",
         "spark_source",

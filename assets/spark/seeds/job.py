@@ -193,6 +193,15 @@ def _quoted(name: str) -> Column:
 
 
 def _milliseconds(frame: DataFrame, name: str, store: str) -> Column:
+    found = milliseconds(frame, name)
+    if found is None:
+        kind = frame.schema[name].dataType.simpleString()
+        raise SeedError(f"store {store}: column {name!r} is {kind}, not a timestamp, a date or milliseconds")
+    return found
+
+
+def milliseconds(frame: DataFrame, name: str) -> Column | None:
+    """Return a column of times as milliseconds since the epoch; None if its type is not one of times."""
     match frame.schema[name].dataType:
         case TimestampType():
             return F.unix_millis(F.col(name))
@@ -200,8 +209,8 @@ def _milliseconds(frame: DataFrame, name: str, store: str) -> Column:
             return F.unix_millis(F.col(name).cast("timestamp"))
         case LongType() | IntegerType():
             return F.col(name).cast("long")
-        case other:
-            raise SeedError(f"store {store}: column {name!r} is {other.simpleString()}, not a timestamp, a date or milliseconds")
+        case _:
+            return None
 
 
 # --- the job -------------------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ import socket
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -204,11 +204,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the zip's bytes depend on its c
 def code_archive(packages: Iterable[str] = ()) -> Path:
     """Return a zip of the project's packages and of these top-level modules. Raises WrongSparkError for an unknown module."""
     files = {name: path.read_bytes() for name, path in _sources((*OWN_PACKAGES, *packages))}
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode())
-        digest.update(files[name])
-    archive = cache_dir() / "spark" / f"penstock-{digest.hexdigest()[:12]}.zip"
+    archive = cache_dir() / "spark" / f"penstock-{_digest(files)[:12]}.zip"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
         partial = archive.with_suffix(f".{os.getpid()}")
@@ -217,6 +213,20 @@ def code_archive(packages: Iterable[str] = ()) -> Path:
                 written.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], zipfile.ZIP_DEFLATED)
         partial.replace(archive)
     return archive
+
+
+def code_digest(packages: Iterable[str]) -> str:
+    """Return a digest of the source of the project's packages and of these top-level modules. Raises WrongSparkError for an unknown
+    module."""
+    return _digest({name: path.read_bytes() for name, path in _sources((*OWN_PACKAGES, *packages))})
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode())
+        digest.update(files[name])
+    return digest.hexdigest()
 
 
 def _sources(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:

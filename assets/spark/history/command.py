@@ -1,0 +1,135 @@
+"""The process of `penstock backfill`: reads the project, asks the brokers, runs Spark, prints what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.assets.spark.history.inputs import Bounds
+from penstock.assets.spark.history.run import Brokers, Estimate, HistoryRequest, HistoryResult, StageResult, estimate, run_history
+from penstock.assets.spark.seeds.job import SeedError
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.assets.spark.session.explained import explained as of_spark
+from penstock.assets.spark.session.progress import follow
+from penstock.assets.spark.session.session import spark_session
+from penstock.orchestration.commands.common import explained, explained_interrupt, fail, hint, print_json, say, warn
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.backfills import BackfillRequest
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.spark_settings import WrongSparkError
+from penstock.orchestration.resets.target import Target
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+
+
+def main(encoded: str) -> None:
+    """Run a backfill. Exit status 1 if it is refused or fails, 130 after Ctrl-C."""
+    request = msgspec.json.decode(encoded, type=BackfillRequest)
+    with explained(), explained_interrupt("the same command goes on where it was: stages that are done are not run again"):
+        declared = Applications.of(ProjectPaths.find())
+        found = declared.named(request.application)
+        application = SeedApplication.of(found.id, found.factory, found.client_config())
+        run = HistoryRequest(
+            application, request.inputs, request.until, request.seed, request.outputs, request.rejected, request.table_format
+        )
+        brokers = brokers_of(application, request.until)
+        try:
+            spark = spark_session(declared.spark)
+            with closing(follow(spark, declared.spark, hint)) as progress:
+
+                def report(step: str) -> None:
+                    hint(step)
+                    progress.begin(step)
+
+                _run(spark, run, brokers, request, report)
+        except (SeedError, WrongSparkError) as error:
+            fail(str(error))
+        except PySparkException as error:
+            fail(of_spark(error, declared.spark))
+
+
+def _run(spark: SparkSession, run: HistoryRequest, brokers: Brokers, request: BackfillRequest, report: Callable[[str], None]) -> None:
+    if request.dry_run:
+        stages = estimate(spark, run, brokers)
+        if request.as_json:
+            print_json([msgspec.to_builtins(stage) for stage in stages])
+        else:
+            _show_plan(stages)
+        return
+    result = run_history(spark, run, brokers, report=report, restart=request.restart)
+    if request.as_json:
+        print_json(msgspec.to_builtins(result, str_keys=True))
+    else:
+        _show(result, request.application)
+
+
+def _show_plan(stages: Sequence[Estimate]) -> None:
+    for number, stage in enumerate(stages, 1):
+        say(f"stage {number}: sub-topology {stage.sub_topology}, {stage.tasks} tasks")
+        for topic, rows in stage.rows.items():
+            what = "the rows that an earlier stage writes" if rows is None else f"{rows:,} records"
+            say(f"  reads {topic}: {what}{' (global)' if topic in stage.global_topics else ''}")
+        for name, of_kind in (("stores", stage.stores), ("writes", stage.sinks)):
+            if of_kind:
+                say(f"  {name} {', '.join(of_kind)}")
+    say("nothing was run or written (--dry-run)")
+
+
+def _show(result: HistoryResult, application: str) -> None:
+    for stage in result.stages:
+        say(_line(stage))
+    for topic, offsets in sorted(result.next_offsets.items()):
+        say(f"the stream goes on at {', '.join(f'{topic}-{number}@{offset}' for number, offset in sorted(offsets.items()))}")
+    for note in result.notes:
+        warn(f"{note}: earlier records were deleted, and are not part of the history")
+    if result.outputs is not None:
+        say(f"outputs: {result.outputs}")
+    if result.rejected is not None:
+        warn(f"rejected records: {result.rejected}")
+    say(f"seed of {result.bytes / 1e6:,.1f} MB: {result.seed}")
+    say(f"next: penstock start INSTANCE --seed {result.seed} starts {application} with it")
+
+
+def _line(stage: StageResult) -> str:
+    if stage.reused:
+        return f"sub-topology {stage.sub_topology}: done by an earlier try, {stage.records:,} records"
+    rate = stage.records / stage.cpu_seconds if stage.cpu_seconds else 0.0
+    beside = [
+        f"{stage.tasks} tasks, {rate:,.0f} per CPU second",
+        f"slowest task {stage.slowest:.1f} s, median {stage.median:.1f} s",
+        *([f"{stage.dropped:,} dropped"] if stage.dropped else []),
+        *([f"{stage.rejected:,} rejected"] if stage.rejected else []),
+        *(f"{rows:,} rows to {topic}" for topic, rows in sorted(stage.outputs.items())),
+    ]
+    return f"sub-topology {stage.sub_topology}: {stage.records:,} records ({'; '.join(beside)})"
+
+
+def brokers_of(application: SeedApplication, until: str) -> Brokers:
+    """Return what the application's brokers know. `until`: the option's text."""
+    settings = StreamsConfig(application.config)
+    admin = TopicAdmin(settings)
+
+    def partitions(topics: Sequence[str]) -> Mapping[str, int]:
+        return {name: found.partitions for name, found in admin.describe(topics).items()}
+
+    def bounds(topics: Sequence[str]) -> Bounds:
+        target = Target.parse(until, datetime.now(UTC))
+        counts = partitions(topics)
+        all_of_them = [TopicPartition(topic, number) for topic in topics for number in range(counts[topic])]
+        at_ms = round(target.to.timestamp() * 1000) if isinstance(target.to, datetime) else None
+        return Bounds(_by_topic(admin.start_offsets(all_of_them)), _by_topic(target.offsets(admin, all_of_them)), at_ms)
+
+    return Brokers(partitions, bounds)
+
+
+def _by_topic(offsets: Mapping[TopicPartition, NextOffset]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for partition, offset in sorted(offsets.items()):
+        found.setdefault(partition.topic, {})[partition.partition] = offset
+    return found

@@ -1,0 +1,199 @@
+"""Input of a history run: a table or the topic itself, up to the offsets from which the stream goes on.
+
+A table has the topic's records, a row each: `key`, `value` (bytes as on the topic), `timestamp`, and if they are known `partition`,
+`offset` and `headers`.
+
+    with offsets        rows below the end of the run; the stream goes on after the last one, so nothing is lost or counted twice
+    without offsets     rows before a time; the stream goes on at the topic's first record of that time, as seeds do (docs/seeding.md)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, NullType, ShortType, StructType
+
+from penstock.assets.spark.changelog.kafka_options import connector_options
+from penstock.assets.spark.history.errors import HistoryError, spark_errors
+from penstock.assets.spark.history.records import HEADERS
+from penstock.assets.spark.seeds.job import milliseconds
+from penstock.assets.spark.seeds.partitioner import partitions_of
+from penstock.orchestration.declarations.backfills import KAFKA
+from penstock.runtime.config.streams_config import StreamsConfig
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""Next offsets by topic and partition."""
+
+_READ = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+_COLUMNS = tuple(_READ.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where the brokers' topics begin, and where the run ends: next offsets of every partition of every input. `until_ms`: the time that
+    determined the ends; None if it was none."""
+
+    starts: Offsets
+    ends: Offsets
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Records of one topic, with the columns of `_READ`. `ordered`: by offset; else by time. `next_offsets`: where the stream goes on."""
+
+    topic: str
+    rows: DataFrame
+    ordered: bool
+    next_offsets: Mapping[int, int]
+    notes: tuple[str, ...] = ()
+
+
+def read_input(
+    spark: SparkSession, topic: str, location: str, table_format: str, partitions: int, bounds: Bounds, config: Mapping[str, object]
+) -> Input:
+    """Return the input of a topic. `location`: path or URI of a table, or `kafka`. Raises HistoryError for a table that does not fit."""
+    if location == KAFKA:
+        return _of_topic(spark, topic, bounds, config)
+    with spark_errors(f"input of topic {topic}"):
+        frame = spark.read.format(table_format).load(location)
+        _check_columns(topic, frame)
+        return _by_offset(topic, frame, partitions, bounds) if "offset" in frame.columns else _by_time(topic, frame, partitions, bounds)
+
+
+def _of_topic(spark: SparkSession, topic: str, bounds: Bounds, config: Mapping[str, object]) -> Input:
+    starts, ends = bounds.starts[topic], bounds.ends[topic]
+    spans = {number: (starts[number], end) for number, end in sorted(ends.items()) if starts[number] < end}
+    notes = tuple(f"{topic}-{number} begins at offset {start}" for number, start in sorted(starts.items()) if start)
+    if not spans:
+        return Input(topic, spark.createDataFrame([], from_arrow_schema(_READ)), True, ends, notes)
+
+    def offsets(side: int) -> str:
+        return json.dumps({topic: {str(number): span[side] for number, span in spans.items()}})
+
+    records = (
+        spark.read.format("kafka")
+        .options(**connector_options(StreamsConfig(config)))
+        .option("assign", json.dumps({topic: list(spans)}))
+        .option("startingOffsets", offsets(0))
+        .option("endingOffsets", offsets(1))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .load()
+    )
+    rows = records.select("partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "value", "headers")
+    return Input(topic, rows, True, ends, notes)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------------------------
+
+
+def _check_columns(topic: str, frame: DataFrame) -> None:
+    problems = [f"it has no column {name!r}" for name in ("key", "value", "timestamp") if name not in frame.columns]
+    problems += [f"column {name!r} is none of {', '.join(_COLUMNS)}" for name in frame.columns if name not in (*_COLUMNS, *_OF_OUTPUTS)]
+    for name in ("key", "value"):
+        if name in frame.columns and not isinstance(kind := frame.schema[name].dataType, BinaryType | NullType):
+            problems.append(
+                f"column {name!r} is {kind.simpleString()}: expected are the bytes of the topic, as its serde writes them "
+                f"(for UTF-8 text: cast({name} as binary))"
+            )
+    for name in ("partition", "offset"):
+        if name in frame.columns and not isinstance(kind := frame.schema[name].dataType, ShortType | IntegerType | LongType):
+            problems.append(f"column {name!r} is {kind.simpleString()}, not a whole number")
+    if "timestamp" in frame.columns and milliseconds(frame, "timestamp") is None:
+        problems.append(f"column 'timestamp' is {frame.schema['timestamp'].dataType.simpleString()}, not a timestamp or milliseconds")
+    if "headers" in frame.columns and not _are_headers(frame.schema["headers"].dataType):
+        problems.append("column 'headers' is not an array of (key string, value binary)")
+    if "offset" in frame.columns and "partition" not in frame.columns:
+        problems.append("it has offsets, but no column 'partition'")
+    if problems:
+        raise HistoryError(f"the input of topic {topic} does not fit: {'; '.join(problems)}")
+
+
+_OF_OUTPUTS = ("task", "sequence")
+"""Ignored columns of an output of another run."""
+
+
+def _are_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name, field.dataType.simpleString()) for field in kind.elementType.fields]
+    return fields == [("key", "string"), ("value", "binary")]
+
+
+def _by_offset(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> Input:
+    rows = _checked(topic, frame, partitions, has_offset=True)
+    ends = F.array(*[F.lit(bounds.ends[topic][number]).cast("long") for number in range(partitions)])
+    rows = rows.where(F.col("offset") < F.element_at(ends, F.col("partition") + 1))
+    found = {row.partition: row.last + 1 for row in rows.groupBy("partition").agg(F.max("offset").alias("last")).collect()}
+    next_offsets = {number: found.get(number, bounds.starts[topic][number]) for number in range(partitions)}
+    return Input(topic, rows, True, next_offsets)
+
+
+def _by_time(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> Input:
+    if bounds.until_ms is None:
+        raise HistoryError(
+            f"the input of topic {topic} has no column 'offset', so a time alone says where the stream goes on: --until 2026-01-31T00:00:00"
+        )
+    rows = _checked(topic, frame, partitions, has_offset=False).where(F.col("timestamp") < bounds.until_ms)
+    return Input(topic, rows, False, bounds.ends[topic])
+
+
+def _checked(topic: str, frame: DataFrame, partitions: int, *, has_offset: bool) -> DataFrame:
+    """Return the columns of `_READ`. Rows that do not fit end the run."""
+
+    def refuse(condition: Column, value: Column, text: str) -> Column:
+        return F.when(condition, F.raise_error(F.lit(f"input of topic {topic}: {text}")).cast("long")).otherwise(value)
+
+    time = milliseconds(frame, "timestamp")
+    assert time is not None  # checked before
+    columns = [refuse(time.isNull(), time, "a record has no timestamp").alias("timestamp")]
+    columns += [F.col(name).cast("binary").alias(name) for name in ("key", "value")]
+    headers = F.col("headers") if "headers" in frame.columns else F.lit(None)
+    columns.append(headers.cast(from_arrow_schema(_READ)["headers"].dataType).alias("headers"))
+    offset = F.col("offset").cast("long")
+    if has_offset:
+        offset = refuse(offset.isNull() | (offset < 0), offset, "a record has no offset")
+    columns.append((offset if has_offset else F.lit(None).cast("long")).alias("offset"))
+    if "partition" not in frame.columns:
+        return frame.select(*columns).mapInArrow(_partitioning(topic, partitions), from_arrow_schema(_READ))
+    number = F.col("partition").cast("long")
+    beyond = number.isNull() | (number < 0) | (number >= partitions)
+    text = f"a record is of no partition of the topic, which has {partitions}"
+    return frame.select(refuse(beyond, number, text).cast("int").alias("partition"), *columns).select(*_COLUMNS)
+
+
+def _partitioning(topic: str, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that adds the partition to which Kafka's default partitioner sends each key. It raises HistoryError for a null
+    key."""
+
+    def partitioned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys: Sequence[bytes | None] = batch.column("key").to_pylist()
+            known = [key for key in keys if key is not None]
+            if len(known) < len(keys):
+                raise HistoryError(
+                    f"input of topic {topic}: {len(keys) - len(known)} records have no key, and the table has no column 'partition': "
+                    "only the topic knows where they are"
+                )
+            numbers = partitions_of(known, partitions) if known else np.zeros(0, np.int32)
+            columns = {"partition": pa.array(numbers, pa.int32()), **{name: batch.column(name) for name in batch.schema.names}}
+            yield pa.RecordBatch.from_arrays([columns[name].cast(_READ.field(name).type) for name in _COLUMNS], schema=_READ)
+
+    return partitioned

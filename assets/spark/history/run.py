@@ -1,0 +1,402 @@
+"""A history run: stages one after the other, each done once, then the seed and the tables of outputs.
+
+    <seed>/.backfill/<fingerprint>/run.json           the id, and the offsets at which the run ends
+                                   stage-<n>.json     reports of a stage that is done
+                                   rows/<topic>/      rows between stages
+    <seed>/<id>/<attempt>/<task>/                     a task's part of the seed
+               /snapshot.json                         written last: the seed is complete
+    <outputs>/<id>/<topic>/*.parquet, outputs.json    outputs, complete when `outputs.json` is there
+    <rejected>/<id>/*.parquet
+
+The fingerprint is that of everything that determines the result: the program, its configuration, the inputs and their files, the options.
+So a run that was killed is continued by the same command: a stage whose reports are there, with all their files, is not run again. A
+change of any of these begins anew. The folder of the run is removed at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from penstock.assets.spark.history.errors import spark_errors
+from penstock.assets.spark.history.inputs import Bounds, Input, read_input
+from penstock.assets.spark.history.job import Places, StageJob, TaskReport, run_stage, write_global_rows
+from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology, plan_history
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.assets.spark.session.session import code_digest
+from penstock.orchestration.declarations.backfills import KAFKA
+from penstock.runtime.model.clock import Clock, SystemClock
+from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, new_snapshot_id
+from penstock.runtime.snapshots.opening import place_of
+from penstock.runtime.snapshots.places import Place
+from penstock.runtime.stores.store_format import StoreFormat
+from penstock.runtime.stores.suppliers import Builder
+
+log = logging.getLogger(__name__)
+
+RUNS = ".backfill"
+"""Folder of unfinished runs, in the folder of the seeds."""
+OUTPUTS_MANIFEST = "outputs.json"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """A run. `inputs`: location by topic, a path or URI of a table, or `kafka`. `until` is the option's text, by which a killed run is
+    found again. `outputs` None: they are not kept. `rejected` None: a record for which a handler returns PAUSE ends the run."""
+
+    application: SeedApplication
+    inputs: Mapping[str, str]
+    until: str
+    seed: str
+    outputs: str | None = None
+    rejected: str | None = None
+    table_format: str = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """What the brokers know. `partitions` returns the number of partitions of each of these topics that exists; `bounds` the begin and end
+    of these topics."""
+
+    partitions: Callable[[list[str]], Mapping[str, int]]
+    bounds: Callable[[list[str]], Bounds]
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """Range of a partition that the run reads: from `start` on, before `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class RunManifest(msgspec.Struct, frozen=True):
+    """An unfinished run."""
+
+    id: str
+    at_ms: int
+    offsets: list[Offset]
+    until_ms: int | None
+
+    @property
+    def bounds(self) -> Bounds:
+        """Where the inputs begin and end."""
+        starts: dict[str, dict[int, int]] = {}
+        ends: dict[str, dict[int, int]] = {}
+        for each in self.offsets:
+            starts.setdefault(each.topic, {})[each.partition] = each.start
+            ends.setdefault(each.topic, {})[each.partition] = each.end
+        return Bounds(starts, ends, self.until_ms)
+
+
+class StageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage that is done. `slowest` and `median`, the seconds of its tasks, show skew. `reused`: it was done by an earlier try."""
+
+    sub_topology: int
+    tasks: int
+    records: int
+    dropped: int
+    rejected: int
+    outputs: dict[str, int]
+    cpu_seconds: float
+    slowest: float
+    median: float
+    reused: bool
+
+    @classmethod
+    def of(cls, stage: StagePlan, reports: list[TaskReport], *, reused: bool) -> StageResult:
+        outputs: dict[str, int] = {}
+        for report in reports:
+            for file in report.files:
+                outputs[file.topic] = outputs.get(file.topic, 0) + file.rows
+        seconds = sorted(report.seconds for report in reports)
+        return cls(
+            sub_topology=stage.sub_topology,
+            tasks=len(reports),
+            records=sum(report.records for report in reports),
+            dropped=sum(report.dropped for report in reports),
+            rejected=sum(report.rejected for report in reports),
+            outputs=outputs,
+            cpu_seconds=sum(report.cpu_seconds for report in reports),
+            slowest=seconds[-1],
+            median=seconds[len(seconds) // 2],
+            reused=reused,
+        )
+
+
+class OutputsManifest(msgspec.Struct, frozen=True):
+    """Outputs of a complete run: rows and files by topic."""
+
+    id: str
+    application: str
+    rows: dict[str, int]
+    files: dict[str, list[str]]
+
+
+class HistoryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete run. `seed` is its folder or URI, for `penstock start --seed`."""
+
+    id: str
+    seed: str
+    outputs: str | None
+    rejected: str | None
+    stages: list[StageResult]
+    next_offsets: dict[str, dict[int, int]]
+    bytes: int
+    notes: list[str]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A stage of a run that was not started. `rows`: of its inputs, by topic; None where an earlier stage makes them."""
+
+    sub_topology: int
+    tasks: int
+    rows: dict[str, int | None]
+    stores: list[str]
+    sinks: list[str]
+    global_topics: list[str]
+
+
+def plan_run(request: HistoryRequest, brokers: Brokers) -> HistoryPlan:
+    """Return the plan of a run. Raises HistoryError with everything that the run could not do right."""
+    given = tuple(request.inputs)
+    topology = history_topology(request.application, given)
+    named = {*given, *topology.sink_topics, *(topic for part in topology.sub_topologies() for topic in part.source_topics)}
+    return plan_history(request.application, given, brokers.partitions(sorted(named)))
+
+
+def estimate(spark: SparkSession, request: HistoryRequest, brokers: Brokers) -> list[Estimate]:
+    """Return the stages of a run with the rows that they would read. Nothing is written."""
+    plan = plan_run(request, brokers)
+    bounds = brokers.bounds(sorted((*plan.inputs, *plan.global_inputs)))
+    rows: dict[str, int | None] = {}
+    for topic, location in request.inputs.items():
+        if location == KAFKA:
+            rows[topic] = sum(end - bounds.starts[topic][number] for number, end in bounds.ends[topic].items())
+        else:
+            with spark_errors(f"input of topic {topic}"):
+                rows[topic] = _input(spark, request, plan, bounds, topic).rows.count()
+    return [
+        Estimate(
+            sub_topology=stage.sub_topology,
+            tasks=stage.tasks,
+            rows={topic: rows.get(topic) for topic in (*stage.topics, *stage.global_topics)},
+            stores=list(stage.stores),
+            sinks=list(stage.sinks),
+            global_topics=list(stage.global_topics),
+        )
+        for stage in plan.stages
+    ]
+
+
+def run_history(
+    spark: SparkSession,
+    request: HistoryRequest,
+    brokers: Brokers,
+    *,
+    report: Callable[[str], None] = log.info,
+    clock: Clock | None = None,
+    restart: bool = False,
+) -> HistoryResult:
+    """Run an application over its history and write the seed. A run of the same request that was killed is continued; `restart` begins it
+    again. `report` is called with the name of each step.
+
+    Raises HistoryError, TopologyError, StreamsConfigError, BrokerUnavailableError, StateDirectoryError. What is done so far stays for the
+    next try.
+    """
+    plan = plan_run(request, brokers)
+    run = _Run(spark, request, plan, report)
+    if restart:
+        run.folder.remove()
+    return run.finish(run.stages(run.begin(brokers, clock or SystemClock())))
+
+
+def _input(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan, bounds: Bounds, topic: str) -> Input:
+    partitions = plan.partitions[topic] if topic in plan.partitions else len(bounds.ends[topic])
+    location = request.inputs[topic]
+    return read_input(spark, topic, location, request.table_format, partitions, bounds, request.application.config)
+
+
+class _Run:
+    """One try of a run."""
+
+    def __init__(self, spark: SparkSession, request: HistoryRequest, plan: HistoryPlan, report: Callable[[str], None]) -> None:
+        self._spark = spark
+        self._request = request
+        self._plan = plan
+        self._report = report
+        self._token = uuid.uuid4().hex[:8]
+        self.folder = place_of(request.seed) / RUNS / _fingerprint(spark, request, plan)
+        self._manifest = self.folder / "run.json"
+
+    def begin(self, brokers: Brokers, clock: Clock) -> RunManifest:
+        """Continue the run that is there, or begin one."""
+        if (data := self._manifest.read()) is not None:
+            found = msgspec.json.decode(data, type=RunManifest)
+            self._report(f"continues run {found.id}, which was not finished")
+            return found
+        bounds = brokers.bounds(sorted((*self._plan.inputs, *self._plan.global_inputs)))
+        now_ms = clock.wall_ms()
+        offsets = [
+            Offset(topic, number, bounds.starts[topic][number], end)
+            for topic, ends in sorted(bounds.ends.items())
+            for number, end in sorted(ends.items())
+        ]
+        return RunManifest(new_snapshot_id(now_ms), now_ms, offsets, bounds.until_ms)
+
+    def stages(self, run: RunManifest) -> tuple[RunManifest, dict[int, list[TaskReport]], set[int], dict[str, Input]]:
+        """Run the stages that are not done yet."""
+        bounds, plan = run.bounds, self._plan
+        inputs = {topic: _input(self._spark, self._request, plan, bounds, topic) for topic in self._request.inputs}
+        self._manifest.write(iter([encoded(run)]))  # only now: inputs that do not fit are refused without a trace
+        next_offsets = {topic: dict(given.next_offsets) for topic, given in inputs.items()}
+        places = self._places(run)
+        done: dict[int, list[TaskReport]] = {}
+        reused: set[int] = set()
+        global_files: dict[str, tuple[str, ...]] = {}
+        for number, stage in enumerate(plan.stages, 1):
+            what = f"stage {number} of {len(plan.stages)} (sub-topology {stage.sub_topology}, {stage.tasks} tasks)"
+            manifest = self.folder / f"stage-{stage.sub_topology}.json"
+            if (reports := self._done(manifest, places)) is not None:
+                self._report(f"{what} was done before")
+                reused.add(stage.sub_topology)
+            else:
+                for topic in stage.global_topics:
+                    if topic not in global_files:
+                        folder = (place_of(places.rows) / topic).uri
+                        global_files[topic] = write_global_rows(self._spark, topic, inputs[topic], folder, self._token)
+                self._report(what)
+                job = StageJob(plan, stage, places, run.id, run.at_ms, self._token, next_offsets, dict(global_files))
+                reports = run_stage(self._spark, job, inputs, [each for earlier in done.values() for each in earlier])
+                manifest.write(iter([encoded(_Reports(reports))]))
+            done[stage.sub_topology] = reports
+        return run, done, reused, inputs
+
+    def _places(self, run: RunManifest) -> Places:
+        outputs, rejected = self._request.outputs, self._request.rejected
+        return Places(
+            seed=(place_of(self._request.seed) / run.id).uri,
+            rows=(self.folder / "rows").uri,
+            outputs=None if outputs is None else (place_of(outputs) / run.id).uri,
+            rejected=None if rejected is None else (place_of(rejected) / run.id).uri,
+        )
+
+    def _done(self, manifest: Place, places: Places) -> list[TaskReport] | None:
+        """Return the reports of a stage that was done, if all its files are still there."""
+        data = manifest.read()
+        if data is None:
+            return None
+        reports = msgspec.json.decode(data, type=_Reports).reports
+        for report in reports:
+            for place, size in self._files(report, places):
+                if place.size() != size:
+                    self._report(f"{place} is no longer as it was written: its stage runs again")
+                    return None
+        return reports
+
+    def _files(self, report: TaskReport, places: Places) -> Iterator[tuple[Place, int]]:
+        for file in report.files:
+            folder = places.rows if file.topic in self._plan.repartitions else places.outputs
+            if folder is not None:
+                yield place_of(folder) / file.topic / file.name, file.bytes
+        if report.rejected_file is not None and places.rejected is not None:
+            yield place_of(places.rejected) / report.rejected_file.name, report.rejected_file.bytes
+        for part in report.manifest.files:
+            yield place_of(places.seed) / f"{report.part}/{part.path}", part.bytes
+
+    # --- end ---------------------------------------------------------------------------------------------------------------------
+
+    def finish(self, found: tuple[RunManifest, dict[int, list[TaskReport]], set[int], dict[str, Input]]) -> HistoryResult:
+        """Remove files of attempts that do not count, and write the manifests, that of the seed last."""
+        run, done, reused, inputs = found
+        plan, places = self._plan, self._places(run)
+        reports = [report for of_stage in done.values() for report in of_stage]
+        self._sweep(reports, places)
+        if places.outputs is not None:
+            (place_of(places.outputs) / OUTPUTS_MANIFEST).write(iter([encoded(self._outputs(run, reports))]))
+        whole = ApplicationManifest.of(
+            [report.manifest for report in reports],
+            {report.task: report.part for report in reports},
+            topology_hash=plan.topology_hash,
+            kind="seed",
+            formats=_formats(plan, tuple(self._request.inputs)),
+        )
+        (place_of(places.seed) / SNAPSHOT).write(iter([encoded(whole)]))
+        self.folder.remove()
+        return HistoryResult(
+            id=run.id,
+            seed=places.seed,
+            outputs=places.outputs,
+            rejected=places.rejected if any(report.rejected for report in reports) else None,
+            stages=[StageResult.of(stage, done[stage.sub_topology], reused=stage.sub_topology in reused) for stage in plan.stages],
+            next_offsets={topic: dict(inputs[topic].next_offsets) for topic in plan.inputs},
+            bytes=whole.bytes,
+            notes=[note for given in inputs.values() for note in given.notes],
+        )
+
+    def _outputs(self, run: RunManifest, reports: list[TaskReport]) -> OutputsManifest:
+        rows: dict[str, int] = {}
+        files: dict[str, list[str]] = {}
+        for report in reports:
+            for file in report.files:
+                if file.topic not in self._plan.repartitions:
+                    rows[file.topic] = rows.get(file.topic, 0) + file.rows
+                    files.setdefault(file.topic, []).append(file.name)
+        return OutputsManifest(run.id, self._plan.application.id, rows, files)
+
+    def _sweep(self, reports: list[TaskReport], places: Places) -> None:
+        parts = {report.part for report in reports}
+        for attempt in place_of(places.seed).children():
+            if not any(part.startswith(f"{attempt.name}/") for part in parts):
+                attempt.remove()
+        if places.outputs is not None:
+            kept = {(file.topic, file.name) for report in reports for file in report.files}
+            for topic in place_of(places.outputs).children():
+                for file in topic.children():
+                    if (topic.name, file.name) not in kept:
+                        file.remove()
+        if places.rejected is not None:
+            names = {report.rejected_file.name for report in reports if report.rejected_file is not None}
+            for file in place_of(places.rejected).children():
+                if file.name not in names:
+                    file.remove()
+
+
+class _Reports(msgspec.Struct, frozen=True):
+    reports: list[TaskReport]
+
+
+def _formats(plan: HistoryPlan, given: tuple[str, ...]) -> dict[str, StoreFormat]:
+    topology = history_topology(plan.application, given)
+    builders = [builder for part in topology.sub_topologies() for builder in part.stores]
+    return {builder.name: builder.settings.format() for builder in builders if isinstance(builder, Builder)}
+
+
+def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan) -> str:
+    """Return a name for everything that determines the result of a run."""
+    digest = hashlib.sha256()
+
+    def add(*parts: object) -> None:
+        digest.update("\0".join([*map(str, parts), "\n"]).encode())
+
+    application = request.application
+    add(application.id, application.factory, plan.topology_hash, code_digest([application.factory.partition(":")[0].partition(".")[0]]))
+    for key, value in sorted(application.config.items()):
+        named = value if isinstance(value, str | int | float | bool | None) else getattr(value, "__qualname__", type(value).__qualname__)
+        add(key, named)
+    add(request.until, request.seed, request.outputs, request.rejected, request.table_format)
+    for topic, location in sorted(request.inputs.items()):
+        add(topic, location)
+        if location != KAFKA:
+            with spark_errors(f"input of topic {topic}"):
+                add(*sorted(spark.read.format(request.table_format).load(location).inputFiles()))
+    for topic, count in sorted(plan.partitions.items()):
+        add(topic, count)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,349 @@
+"""History with a real Spark: the topology of a stream run over its past gives the stream's outputs and stores, and the stream goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock.assets.spark.history.run as history_run
+from penstock import KafkaStreams, StreamsConfig
+from penstock.assets.spark.history.command import brokers_of
+from penstock.assets.spark.history.errors import HistoryError
+from penstock.assets.spark.history.inputs import Bounds
+from penstock.assets.spark.history.records import HEADERS
+from penstock.assets.spark.history.run import Brokers, HistoryRequest, HistoryResult, estimate, run_history
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.runtime.model.states import State
+from penstock.runtime.seeds.install import install_seed
+from penstock.runtime.serdes.murmur import partition_for
+from penstock.runtime.snapshots.catalogue import find
+from tests.support import ROOT, Kafka, unique, wait_until
+from tests.support.engine import reaches
+from tests.support.history import (
+    APPLICATION,
+    CONFIG,
+    FAMILIES,
+    FIRST_MS,
+    PAUSING,
+    Family,
+    Made,
+    Sent,
+    board,
+    by_driver,
+    comparable,
+    records,
+)
+from tests.support.seeds import entries
+
+pytestmark = [
+    pytest.mark.spark,
+    # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
+]
+
+_ROW = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+
+
+def known(counts: Mapping[str, int]) -> Brokers:
+    """Return what brokers with these topics would say."""
+    ends = {topic: dict.fromkeys(range(count), 1_000_000) for topic, count in counts.items()}
+    starts = {topic: dict.fromkeys(range(count), 0) for topic, count in counts.items()}
+    return Brokers(
+        lambda topics: {topic: counts[topic] for topic in topics if topic in counts},
+        lambda topics: Bounds({topic: starts[topic] for topic in topics}, {topic: ends[topic] for topic in topics}),
+    )
+
+
+def write_table(folder: Path, sent: Mapping[int, Sequence[Sent]]) -> str:
+    """Write the records of a topic, by partition, as a table of three files in an order that is not theirs."""
+    rows = [
+        {
+            "partition": number,
+            "offset": offset,
+            "timestamp": each.timestamp,
+            "key": each.key,
+            "value": each.value,
+            "headers": None if each.headers is None else [{"key": key, "value": value} for key, value in each.headers],
+        }
+        for number, of_partition in sent.items()
+        for offset, each in enumerate(of_partition)
+    ]
+    Random(7).shuffle(rows)
+    folder.mkdir(parents=True)
+    for part in range(3):
+        pq.write_table(pa.Table.from_pylist(rows[part::3], schema=_ROW), folder / f"part-{part}.parquet")
+    return str(folder)
+
+
+def outputs_of(result: HistoryResult, task: str) -> dict[str, list[Sent]]:
+    """Return a task's outputs by topic, in its order."""
+    found: dict[str, list[Sent]] = {}
+    assert result.outputs is not None
+    for folder in sorted(Path(result.outputs).iterdir()):
+        for file in sorted(folder.glob(f"{task}.*.parquet")) if folder.is_dir() else ():
+            for row in pq.read_table(file).sort_by("sequence").to_pylist():
+                headers = [(each["key"], each["value"]) for each in row["headers"]] if row["headers"] else None
+                at = round(row["timestamp"].timestamp() * 1000)
+                found.setdefault(folder.name, []).append(Sent(row["key"], row["value"], at, headers))
+    return found
+
+
+def stores_of(result: HistoryResult, partition: int) -> dict[str, dict[str, dict[bytes, bytes]]]:
+    """Return the entries of the seed's stores of one partition."""
+    seed, found = find(result.seed), {}
+    for task in seed.tasks:
+        if task.endswith(f"_{partition}"):
+            local = seed.task_place(task).local
+            assert local is not None
+            for store in seed.task(task).stores:
+                found[store.name] = entries(local / store.directory)
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, tmp_path: Path) -> None:
+    """Two partitions; a topology with repartition topics has one, as in the test driver."""
+    random = Random(f"{family}")
+    count = 1 if family.factory.endswith(":repartitions") else 2
+    topics = (*family.topics, *family.global_topics)
+    sent = {
+        topic: {number: records(random, 300, null_keys=family.null_keys and topic in family.topics) for number in range(count)}
+        for topic in topics
+    }
+    if family.global_topics:
+        sent["everyone"] = {0: records(random, 10, null_keys=False)}
+    counts = {topic: len(of_topic) for topic, of_topic in sent.items()}
+    request = HistoryRequest(
+        SeedApplication.of(APPLICATION, family.factory, CONFIG),
+        {topic: write_table(tmp_path / topic, sent[topic]) for topic in topics},
+        "latest",
+        str(tmp_path / "seeds"),
+        str(tmp_path / "outputs"),
+    )
+    result = run_history(spark, request, known(counts))
+    assert result.next_offsets == {topic: dict.fromkeys(range(count), 300) for topic in family.topics}
+    for number in range(count):
+        inputs = {topic: sent[topic][number] for topic in family.topics} | {topic: sent[topic][0] for topic in family.global_topics}
+        expected = by_driver(family, inputs, tmp_path / f"driver-{number}")
+        found = Made()
+        for stage in result.stages:
+            found.outputs |= outputs_of(result, f"{stage.sub_topology}_{number}")
+        assert found.outputs == expected.outputs
+        assert comparable(stores_of(result, number), number) == comparable(expected.stores, number)
+        assert any(found.outputs.values())
+    assert not (tmp_path / "seeds" / history_run.RUNS).exists() or not any((tmp_path / "seeds" / history_run.RUNS).iterdir())
+
+
+# --- with a broker -------------------------------------------------------------------------------------------------------------------
+
+FACTORY = "tests.support.history:board"
+
+
+def run_to_the_end(broker: Kafka, config: StreamsConfig, topic: str) -> None:
+    with KafkaStreams(board(), config) as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+        wait_until(lambda: broker.committed_offsets(config.application_id, topic) == broker.end_offsets(topic), 60, "the end of the input")
+        repartition = f"{config.application_id}-by-value-repartition"
+        wait_until(
+            lambda: broker.committed_offsets(config.application_id, repartition) == broker.end_offsets(repartition),
+            60,
+            "its repartitioning",
+        )
+        streams.close()
+
+
+def state(config: StreamsConfig) -> dict[tuple[str, str], dict[str, dict[bytes, bytes]]]:
+    """Return all entries of a closed application, by task and store."""
+    folder = config.state_dir / config.application_id
+    stores = {"0": ("totals", "windows"), "1": ("per-value",)}
+    return {(task.name, store): entries(task / "rocksdb" / store) for task in sorted(folder.glob("?_?")) for store in stores[task.name[0]]}
+
+
+def produced(broker: Kafka, topic: str, partition: int) -> list[tuple[bytes | None, bytes | None, int]]:
+    return [(each.key, each.value, each.timestamp) for each in broker.consume(topic) if each.partition == partition]
+
+
+def test_a_stream_that_starts_with_the_seed_of_its_history_is_the_stream_of_the_whole(
+    spark: SparkSession, broker: Kafka, tmp_path: Path
+) -> None:
+    """The topics have fixed names: Spark's Python workers began before this test, and do not see its environment."""
+    topic, name = broker.create_topic("history-in", 2, exact=True), unique("history")
+    for output in ("totals", "finals"):
+        broker.create_topic(f"{topic}-{output}", 2, exact=True)
+    common = {**CONFIG, "bootstrap.servers": broker.bootstrap_servers, "state.dir": str(tmp_path / "state")}
+    sent = records(Random(5), 800, null_keys=False)
+    broker.produce(topic, [(each.key, each.value) for each in sent[:500]], timestamps=[each.timestamp for each in sent[:500]])
+    application = SeedApplication.of(name, FACTORY, common)
+    seeds, outputs = str(tmp_path / "seeds"), str(tmp_path / "outputs")
+    request = HistoryRequest(application, {topic: "kafka"}, "latest", seeds, outputs)
+    brokers = brokers_of(application, "latest")
+    assert [(stage.tasks, stage.rows) for stage in estimate(spark, request, brokers)] == [
+        (2, {topic: 500}),
+        (2, {f"{name}-by-value-repartition": None}),
+    ]
+    result = run_history(spark, request, brokers)
+    assert result.next_offsets[topic] == broker.end_offsets(topic)
+    broker.produce(topic, [(each.key, each.value) for each in sent[500:]], timestamps=[each.timestamp for each in sent[500:]])
+
+    config = StreamsConfig({**common, "application.id": name})
+    install_seed(board().resolved(config), config, result.seed)
+    run_to_the_end(broker, config, topic)
+    rest = {(output, number): produced(broker, f"{topic}-{output}", number) for output in ("totals", "finals") for number in (0, 1)}
+    whole = StreamsConfig({**common, "application.id": unique("whole")})
+    run_to_the_end(broker, whole, topic)
+    assert state(config) == state(whole)
+    for (output, number), after in rest.items():
+        before = [(each.key, each.value, each.timestamp) for each in outputs_of(result, f"0_{number}")[f"{topic}-{output}"]]
+        assert before
+        assert after
+        assert before + after == produced(broker, f"{topic}-{output}", number)[len(after) :]
+
+
+def test_the_command_goes_on_after_a_kill_and_stages_that_are_done_do_not_run_again(
+    broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, name = broker.create_topic("history", 2), unique("history")
+    sent = records(Random(6), 200, null_keys=False)
+    broker.produce(topic, [(each.key, each.value) for each in sent], timestamps=[each.timestamp for each in sent])
+    streams = tmp_path / "streams.toml"
+    streams.write_text(
+        f'[applications.{name}]\nfactory = "{FACTORY}"\ninstances = 1\n'
+        f'[applications.{name}.config]\n"bootstrap.servers" = "{broker.bootstrap_servers}"\n'
+        '[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n'
+    )
+    for output in ("totals", "finals"):
+        broker.create_topic(f"{topic}-{output}", 2, exact=True)
+    environment = {
+        **os.environ,
+        "PENSTOCK_STREAMS": str(streams),
+        "PENSTOCK_HOME": str(tmp_path / "home"),
+        "PENSTOCK_TEST_HISTORY": topic,
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.orchestration",
+        "backfill",
+        name,
+        "--input",
+        f"{topic}=kafka",
+        "--seed",
+        str(tmp_path / "seeds"),
+    ]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+    first = start()
+    try:
+        wait_until(lambda: first.poll() is not None or any((tmp_path / "seeds").glob(".backfill/*/stage-0.json")), 240, "the first stage")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
+        said = first.communicate()[0]
+    assert first.returncode == -signal.SIGKILL, said
+    assert not list((tmp_path / "seeds").glob("*/snapshot.json"))
+    broker.produce(topic, [(b"later", b"1")])  # not part of the run, which ends where its first try ended
+    second = start()
+    said = second.communicate(timeout=240)[0]
+    assert second.returncode == 0, said
+    assert "stage 1 of 2 (sub-topology 0, 2 tasks) was done before" in said
+    assert "stage 2 of 2 (sub-topology 1, 2 tasks)\n" in said
+    seed = find(tmp_path / "seeds")
+    assert sum(at.next_offset for at in seed.manifest.inputs) == len(sent)
+    assert len(list(seed.place.local.iterdir())) == 1 + 4  # type: ignore[union-attr]  # a folder; no attempt of the first try's second stage
+    assert not any((tmp_path / "seeds" / ".backfill").iterdir())
+
+
+# --- refusals and tables -------------------------------------------------------------------------------------------------------------
+
+
+def test_rejected_records_are_a_table_or_end_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    sent = [Sent(b"a", (n + 1).to_bytes(8, "big"), FIRST_MS + n) for n in range(20)]
+    sent[4], sent[11] = Sent(b"b", b"short", FIRST_MS + 4), Sent(b"b", bytes(8), FIRST_MS + 11)
+    table = write_table(tmp_path / "in", {0: sent})
+    application = SeedApplication.of(APPLICATION, "tests.support.history:divided", PAUSING)
+
+    def request(rejected: str | None) -> HistoryRequest:
+        return HistoryRequest(application, {"in": table}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"), rejected)
+
+    with pytest.raises(HistoryError, match=r"record in-0@4 pauses its task \(deserialization\).*--rejected"):
+        run_history(spark, request(None), known({"in": 1}))
+    assert not list((tmp_path / "seeds").glob("*/snapshot.json"))
+    result = run_history(spark, request(str(tmp_path / "rejected")), known({"in": 1}))
+    assert result.rejected is not None
+    found = pq.read_table(result.rejected).to_pylist()
+    assert [(row["offset"], row["value"], row["reason"]) for row in found] == [
+        (4, b"short", "deserialization"),
+        (11, bytes(8), "processing"),
+    ]
+    assert [stage.rejected for stage in result.stages] == [2]
+    outputs = outputs_of(result, "0_0")
+    assert [each.timestamp - FIRST_MS for each in outputs["out"]] == [n for n in range(20) if n not in (4, 11)]
+    assert len(outputs["before"]) == 18
+
+
+def test_a_table_without_offsets_is_read_by_time_and_partitioned_like_the_topic(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [(b"%d" % (n % 7), b"%d" % n, FIRST_MS + n * 10) for n in range(100)]
+    table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(("key", "value", "timestamp"))})
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in" / "rows.parquet")
+    application = SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG)
+    request = HistoryRequest(application, {"in": str(tmp_path / "in")}, "x", str(tmp_path / "seeds"), str(tmp_path / "outputs"))
+    brokers = known({"in": 3, "doubled": 5})
+    with pytest.raises(HistoryError, match=r"no column 'offset'.*--until"):
+        run_history(spark, request, brokers)
+    timed = Brokers(brokers.partitions, lambda topics: replace(brokers.bounds(topics), until_ms=FIRST_MS + 500))
+    result = run_history(spark, request, timed, restart=True)
+    assert result.next_offsets == {"in": dict.fromkeys(range(3), 1_000_000)}
+    for number in range(3):
+        of_task = [Sent(key, value * 2, at, None) for key, value, at in rows[:50] if partition_for(key, 3) == number and value != b"3"]
+        assert outputs_of(result, f"0_{number}").get("doubled", []) == of_task
+    partitions = pq.read_table(Path(result.outputs or "") / "doubled").to_pylist()
+    assert all(row["partition"] == partition_for(row["key"], 5) for row in partitions)
+
+
+def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    application = SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG)
+
+    def refused(name: str, rows: list[tuple[object, ...]], schema: str) -> str:
+        spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / name))
+        request = HistoryRequest(application, {"in": str(tmp_path / name)}, "latest", str(tmp_path / "seeds"))
+        with pytest.raises(HistoryError) as caught:
+            run_history(spark, request, known({"in": 2}))
+        return str(caught.value)
+
+    said = refused("columns", [], "key string, value binary, offset long, carrier int")
+    assert "column 'key' is string" in said
+    assert "no column 'timestamp'" in said
+    assert "column 'carrier'" in said
+    assert "no column 'partition'" in said
+    with_offsets = "key binary, value binary, timestamp long, partition int, offset long"
+    assert "more than one record at offset 4" in refused("twice", [(b"a", b"1", 1, 0, 4), (b"b", b"2", 2, 0, 4)], with_offsets)
+    assert "no partition of the topic, which has 2" in refused("beyond", [(b"a", b"1", 1, 2, 0)], with_offsets)
+    assert "a record has no timestamp" in refused("timeless", [(b"a", b"1", None, 0, 0)], with_offsets)

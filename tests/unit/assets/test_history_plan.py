@@ -1,0 +1,110 @@
+"""The plan of a history run: the order of its stages, and what is refused by name before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from penstock import Consumed, Grouped, Materialized, Processor, ProcessorContext, Produced, Record, StreamsBuilder, Topology, serdes
+from penstock.assets.spark.history.errors import HistoryError
+from penstock.assets.spark.history.plan import HistoryPlan, plan_history
+from penstock.assets.spark.seeds.plan import SeedApplication
+from tests.support.history import CONFIG
+from tests.support.own_stores import OwnBuilder
+
+STRINGS = Consumed(serdes.STRING, value=serdes.STRING)
+
+
+def two_steps() -> Topology:
+    """Return a topology whose reader of a repartition topic has the lower number."""
+    builder = StreamsBuilder()
+    builder.stream("in", STRINGS).select_key(lambda key, value: value).repartition().group_by_key().count(Materialized("counts"))
+    builder.stream("other", STRINGS).to("out")
+    return builder.build()
+
+
+def foreign() -> Topology:
+    builder = StreamsBuilder()
+    left = builder.table("left", STRINGS)
+    left.join(builder.table("right", STRINGS), lambda value: value, lambda one, other: one + other).to_stream().to("out")
+    return builder.build()
+
+
+def own_topic() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("in", STRINGS).to("between")
+    builder.stream("between", STRINGS).to("out")
+    return builder.build()
+
+
+def chosen_partitions() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("in", STRINGS).to("out", Produced(partitioner=lambda topic, key, value, count: 0))
+    return builder.build()
+
+
+class Keeping(Processor[str, str, str, str]):
+    """Forwards what it gets."""
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self._context = context
+
+    def process(self, record: Record[str, str]) -> None:
+        self._context.forward(record)
+
+
+def own_store() -> Topology:
+    builder = StreamsBuilder()
+    builder.add_state_store(OwnBuilder("mine", "file"))
+    builder.stream("in", STRINGS).process(Keeping, "mine").to("out")
+    return builder.build()
+
+
+def grouped() -> Topology:
+    builder = StreamsBuilder()
+    by_value = Grouped(serdes.STRING, value=serdes.STRING, name="by-value")
+    builder.stream("in", STRINGS).group_by(lambda key, value: value, by_value).count(Materialized("counts"))
+    return builder.build()
+
+
+def planned(build: Callable[[], Topology], counts: Mapping[str, int], config: Mapping[str, object] = CONFIG) -> HistoryPlan:
+    application = SeedApplication.of("history", f"{__name__}:{build.__name__}", config)
+    return plan_history(application, [topic for topic in counts if topic != "out"], counts)
+
+
+def test_a_stage_runs_after_those_that_write_its_repartition_topics() -> None:
+    plan = planned(two_steps, {"in": 3, "other": 2})
+    [first, second, third] = plan.stages
+    written = {topic for stage in (first, second) for topic in stage.sinks}
+    assert set(third.topics) == third.repartitions
+    assert third.repartitions <= written
+    assert [stage.tasks for stage in plan.stages] == [3, 2, 3]
+    assert plan.inputs == ("in", "other")
+
+
+@pytest.mark.parametrize(
+    ("build", "counts", "said"),
+    [
+        (foreign, {"left": 2, "right": 2}, r"sub-topologies .* form a circle \(a foreign-key join sends records back\) through history-.*"),
+        (own_topic, {"in": 1, "between": 1}, "topic between is written by .* and read again by the topology"),
+        (chosen_partitions, {"in": 1}, "sink topic out does not exist, and .* chooses partitions"),
+        (own_store, {"in": 1}, "store mine is one of your own"),
+        (
+            grouped,
+            {"elsewhere": 1},
+            r"(?s)topic in is a source topic, and has no input: --input in=.*topic elsewhere has an input, but",
+        ),
+        (grouped, {"in": 0}, "source topic in does not exist"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_what_cannot_be_done_right_is_refused_by_name(build: Callable[[], Topology], counts: Mapping[str, int], said: str) -> None:
+    with pytest.raises(HistoryError, match=said):
+        planned(build, counts)
+
+
+def test_another_partitioner_of_the_producer_is_refused() -> None:
+    with pytest.raises(HistoryError, match=re.escape("producer.partitioner = consistent")):
+        planned(grouped, {"in": 1}, {**CONFIG, "producer.partitioner": "consistent"})

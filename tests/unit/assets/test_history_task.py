@@ -1,0 +1,192 @@
+"""What an executor does in a history run, on rows as Spark's shuffle delivers them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.assets.spark.history.errors import HistoryError
+from penstock.assets.spark.history.job import Places, StageJob, TaskReport, repartitioned_rows, run_task
+from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, plan_history
+from penstock.assets.spark.history.records import BEGIN, ORDER, OUTPUTS, ROWS, ParquetPart, header_array
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.runtime.snapshots.places import LocalPlace
+from tests.support.history import APPLICATION, CONFIG, FAMILIES, FIRST_MS, PAUSING, Family, Made, Sent, by_driver, comparable, records
+from tests.support.seeds import entries
+
+BATCH = 50
+
+
+def begin(partition: int) -> pa.Table:
+    """Return the row that begins a task."""
+    values = {"slot": 0, "partition": partition, "place": BEGIN}
+    return pa.Table.from_pylist([{name: values.get(name) for name in ROWS.names}], schema=ROWS)
+
+
+def rows_of(place: int, partition: int, sent: Sequence[Sent]) -> pa.Table:
+    """Return records as rows of a stage."""
+    count = len(sent)
+    columns = {
+        "slot": [0] * count,
+        "partition": [partition] * count,
+        "place": [place] * count,
+        "o1": range(count),
+        "o2": [0] * count,
+        "o3": [0] * count,
+        "offset": range(count),
+        "timestamp": [each.timestamp for each in sent],
+        "key": [each.key for each in sent],
+        "value": [each.value for each in sent],
+        "headers": header_array([each.headers for each in sent], count),
+    }
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column, ROWS.field(name).type) for name, column in columns.items()]
+    return pa.Table.from_arrays(arrays, schema=ROWS)
+
+
+def shuffled(tables: Sequence[pa.Table], partition: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task in the order in which Spark sorts them."""
+    whole = pa.concat_tables(tables)
+    kept = whole.filter(pa.array([each == partition for each in whole.column("partition").to_pylist()]))
+    yield from kept.sort_by([(name, "ascending") for name in ("place", *ORDER)]).to_batches(BATCH)
+
+
+def in_one_table(folder: Path, topic: str, given: Sequence[Sent]) -> tuple[str, ...]:
+    """Write the rows of a global topic, as the run does."""
+    part = ParquetPart(folder / "local.parquet", ROWS)
+    part.write(rows_of(0, 0, given).combine_chunks().to_batches()[0].columns)
+    part.finish(LocalPlace(folder / f"{topic}.parquet"))
+    return (str(folder / f"{topic}.parquet"),)
+
+
+class Run:
+    """The tasks of a history run, one after the other."""
+
+    def __init__(self, plan: HistoryPlan, folder: Path, global_files: Mapping[str, tuple[str, ...]], rejected: str | None = None) -> None:
+        self._plan = plan
+        self._global_files = global_files
+        self._next_offsets = {topic: dict.fromkeys(range(plan.partitions[topic]), 1_000) for topic in (*plan.inputs, *plan.global_inputs)}
+        self.places = Places(str(folder / "seed"), str(folder / "rows"), str(folder / "outputs"), rejected)
+        self.reports: list[TaskReport] = []
+
+    def stage(self, stage: StagePlan, inputs: Mapping[str, Mapping[int, Sequence[Sent]]]) -> None:
+        tables = [begin(number) for number in range(stage.tasks)]
+        for place, topic in enumerate(stage.topics):
+            if topic in stage.repartitions:
+                files = [
+                    f"{self.places.rows}/{topic}/{each.name}" for report in self.reports for each in report.files if each.topic == topic
+                ]
+                tables += [pa.Table.from_batches(repartitioned_rows(uri, place), schema=ROWS) for uri in files]
+            else:
+                tables += [rows_of(place, number, sent) for number, sent in inputs[topic].items()]
+        for number in range(stage.tasks):
+            job = StageJob(self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files)
+            self.reports.append(run_task(job, shuffled(tables, number)))
+
+    def files(self, topic: str) -> list[str]:
+        """Return the files of a repartition topic."""
+        written = [file for report in self.reports for file in report.files if file.topic == topic]
+        return [f"{self.places.rows}/{topic}/{file.name}" for file in written]
+
+    def made(self, partition: int) -> Made:
+        """Return what came of one partition."""
+        found = Made()
+        for report in self.reports:
+            if not report.task.endswith(f"_{partition}"):
+                continue
+            for file in report.files:
+                if file.topic not in self._plan.repartitions:
+                    table = pq.read_table(f"{self.places.outputs}/{file.topic}/{file.name}", schema=OUTPUTS)
+                    found.outputs[file.topic] = [_sent(row) for row in table.to_pylist()]
+            for store in report.manifest.stores:
+                found.stores[store.name] = entries(Path(self.places.seed) / report.part / store.directory)
+        return found
+
+
+def _sent(row: Mapping[str, object]) -> Sent:
+    headers = [(each["key"], each["value"]) for each in row["headers"]] if row["headers"] else None  # type: ignore[attr-defined]
+    return Sent(row["key"], row["value"], round(row["timestamp"].timestamp() * 1000), headers)  # type: ignore[arg-type, attr-defined]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path: Path) -> None:
+    random = Random(f"{family}")
+    count = 1 if family.factory.endswith(":repartitions") else 2
+    sent = {topic: {number: records(random, 200, null_keys=family.null_keys) for number in range(count)} for topic in family.topics}
+    everyone = records(random, 10, null_keys=False)
+    counts = dict.fromkeys(family.topics, count) | dict.fromkeys(family.global_topics, 1)
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), list(counts), counts)
+    run = Run(plan, tmp_path, {topic: in_one_table(tmp_path, topic, everyone) for topic in family.global_topics})
+    for stage in plan.stages:
+        run.stage(stage, sent)
+    for number in range(count):
+        inputs = {topic: sent[topic][number] for topic in family.topics} | dict.fromkeys(family.global_topics, everyone)
+        expected = by_driver(family, inputs, tmp_path / f"driver-{number}")
+        found = run.made(number)
+        assert found.outputs == expected.outputs
+        assert comparable(found.stores, number) == comparable(expected.stores, number)
+
+
+def test_rows_of_several_writers_are_merged_by_time(tmp_path: Path) -> None:
+    """The order of a repartition topic's partition: the largest timestamp so far of each writer, the writer, its own order."""
+    [family] = [each for each in FAMILIES if str(each) == "repartitions"]
+    random = Random(3)
+    sent = {"in": {number: records(random, 80, null_keys=False) for number in range(3)}}
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), ["in"], {"in": 3, "values": 3})
+    run = Run(plan, tmp_path, {})
+    for stage in plan.stages:
+        run.stage(stage, sent)
+    [topic] = plan.stages[1].topics
+    for uri in run.files(topic):
+        rows = pq.read_table(uri).to_pylist()
+        latest: dict[int, int] = {}
+        for row in rows:
+            latest[row["partition"]] = max(row["timestamp"], latest.get(row["partition"], -1))
+            assert row["o1"] == latest[row["partition"]]
+        assert [row["o3"] for row in rows] == list(range(len(rows)))
+    total = sum(int.from_bytes(value[8:], "big") for report in run.reports for value in _entries(run, report, "per-value"))
+    assert total == sum(each.value is not None for of_partition in sent["in"].values() for each in of_partition)
+
+
+def _entries(run: Run, report: TaskReport, store: str) -> list[bytes]:
+    stores = [each for each in report.manifest.stores if each.name == store]
+    return [
+        value
+        for each in stores
+        for family in entries(Path(run.places.seed) / report.part / each.directory).values()
+        for value in family.values()
+    ]
+
+
+def _divided(folder: Path, sent: Sequence[Sent], rejected: str | None) -> TaskReport:
+    plan = plan_history(SeedApplication.of(APPLICATION, "tests.support.history:divided", PAUSING), ["in"], {"in": 1})
+    run = Run(plan, folder, {}, rejected)
+    run.stage(plan.stages[0], {"in": {0: sent}})
+    return run.reports[0]
+
+
+def test_a_rejected_record_is_kept_with_its_error_or_ends_the_run(tmp_path: Path) -> None:
+    sent = [Sent(b"a", (n + 1).to_bytes(8, "big"), FIRST_MS + n, [("h", b"1")]) for n in range(20)]
+    sent[4], sent[11] = Sent(b"b", b"short", FIRST_MS + 4), Sent(b"b", bytes(8), FIRST_MS + 11, [("h", b"2")])
+    with pytest.raises(HistoryError, match=r"record in-0@4 pauses its task \(deserialization\).*--rejected"):
+        _divided(tmp_path / "fail", sent, None)
+    report = _divided(tmp_path / "kept", sent, str(tmp_path / "rejected"))
+    assert (report.records, report.rejected, report.rejected_file is not None) == (18, 2, True)
+    found = pq.read_table(tmp_path / "rejected").to_pylist()
+    assert [(row["offset"], row["value"], row["headers"], row["reason"]) for row in found] == [
+        (4, b"short", None, "deserialization"),
+        (11, bytes(8), [{"key": "h", "value": b"2"}], "processing"),
+    ]
+    assert found[1]["error_type"] == "ZeroDivisionError"
+
+
+def test_an_offset_that_occurs_twice_ends_the_run(tmp_path: Path) -> None:
+    plan = plan_history(SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG), ["in"], {"in": 1})
+    job = StageJob(plan, plan.stages[0], Places(str(tmp_path), str(tmp_path), None, None), "s1", 1, "r", {"in": {0: 1}}, {})
+    rows = rows_of(0, 0, [Sent(b"a", b"1", 1)])
+    with pytest.raises(HistoryError, match="partition 0 has more than one record at offset 0"):
+        run_task(job, shuffled([begin(0), rows, rows], 0))
