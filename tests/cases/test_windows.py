@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -204,11 +205,12 @@ def test_dropped_records_are_counted_with_the_reason_and_logged(caplog: pytest.L
         }
         (group,) = {name.group for name in driver.metrics() if name.name == "dropped-records-by-reason-total"}
     assert (found, group) == ({"null-key-or-value": 2, "expired-window": 2}, NODE)
-    reported = [record.message for record in caplog.records]
+    reported = [re.sub(r"building\.py:\d+", "building.py:7", record.message) for record in caplog.records]
+    node = "task 0_0, node node-0 (add_operator at building.py:7)"
     (null,) = (message for message in reported if "without a key or value" in message)
-    assert null.startswith("task 0_0, node node-0: dropped a record without a key or value: in-0@1. "), "the first one alone"
+    assert null.startswith(f"{node}: dropped a record without a key or value: in-0@1. "), "the first one alone, with its operation's line"
     assert (
-        "task 0_0, node node-0: skipped 1 records for expired windows. topic=[in] partition=[0] offset=[3] timestamp=[9] window=[0,10) "
+        f"{node}: skipped 1 records for expired windows. topic=[in] partition=[0] offset=[3] timestamp=[9] window=[0,10) "
         "expiration=[25] streamTime=[30]"
     ) in reported
 

@@ -2,6 +2,11 @@
 
 import sys
 
+import typer
+
 from penstock.assets.spark.history.command import main
 
-main(sys.argv[1])
+try:
+    main(sys.argv[1])
+except typer.Exit as end:  # its message is printed
+    sys.exit(end.exit_code)

@@ -89,7 +89,7 @@ def test_a_part_of_a_column_reads_as_the_whole() -> None:
         (serdes.STRING, b"\xff", "Invalid UTF8"),
         (serdes.BOOLEAN, b"\x02", "a byte 0 or 1"),
         (serdes.UUID, b"no", "badly formed hexadecimal UUID string"),
-        (serdes.list_of(serdes.LONG), b"\x00", "are no list"),
+        (serdes.list_of(serdes.LONG), b"\x00", "are not a list"),
         (serdes.time_windowed(serdes.STRING, 5), b"123", "at least 8 bytes, not 3"),
         (serdes.json(dict[str, int]), b'{"a": "x"}', "Expected `int`, got `str`"),
         (serdes.JSON, b"1,2", "trailing characters"),

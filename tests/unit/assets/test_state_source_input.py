@@ -263,4 +263,4 @@ def test_entries_that_are_too_short_to_be_of_their_store(tasks: MakeTasks) -> No
     found = rows_of(path, "raw")
     assert [row["_malformed"]["key"] for row in found] == [b"a", b"b"]
     assert all(row["partition"] == 0 and row["key"] is None for row in found)
-    assert "are no change that waits in a buffer" in found[0]["_malformed"]["reason"]
+    assert "are not a change that waits in a buffer" in found[0]["_malformed"]["reason"]

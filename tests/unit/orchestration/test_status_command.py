@@ -86,7 +86,10 @@ def test_the_global_stores_of_each_worker_are_rows_of_the_tasks_and_of_the_asset
     assert "global rows (worker 2) on a-1 is rebuilt: torn" in shown
     table = global_stores_metadata(picture, "a-1")["global_stores"]
     assert isinstance(table, dg.TableMetadataValue)
-    assert [(record.data["worker"], record.data["lag"]) for record in table.records] == [(1, 0), (2, 60)]
+    assert [(record.data["store"], record.data["lag"]) for record in table.records] == [
+        ("global rows", 0),
+        ("global rows (worker 2)", 60),
+    ]
     assert global_stores_metadata(picture, "a-2") == {}
 
 
@@ -176,7 +179,7 @@ def test_at_80_columns_what_is_wrong_is_first_and_no_name_is_cut_or_broken(monke
     condition = Condition("TASK_PAUSED", "ERROR", place, f"task 0_4 on {LONG}-1 is paused at {place}: truncated", now_ms)
     monkeypatch.setattr(Observer, "observe", lambda self: picture)
     monkeypatch.setattr(Observer, "conditions", lambda self, now_ms: [condition])
-    monkeypatch.setattr(Observer, "events", lambda self, limit, kind=None, task=None: [])
+    monkeypatch.setattr(Observer, "events", lambda self, limit, kind=None, task=None, without=(): [])
     application = [LONG] if command == "describe" else ["-a", LONG]
     monkeypatch.setattr(out, "_width", 80)
     shown = CliRunner().invoke(app, [command, "-b", "x:1", *application], env={"COLUMNS": "80"}).stdout
