@@ -194,6 +194,8 @@ class Operations:
                 f"{application.id} has {len(wanted)} instances, which streams.toml names one by one: add names there, "
                 "or declare their number"
             )
+        with self.feed(application) as feed:
+            feed.step()  # fails if no broker answers, before anything is recorded
         for name in wanted:  # mark all of them first: if killed from here on, the sensor does the rest
             self._want(application, name, True, self._asker(application, name, actor))
         for name in wanted:
@@ -225,9 +227,9 @@ class Operations:
             if not self._heard_of(application, name):
                 hint = did_you_mean(name, self.instances(application))
                 raise WrongDeclarationError(f"no instance {name!r} of {application.id} is declared, and none has run{hint}")
-        self._want(application, name, False, actor if name in application.instances else f"{RETIRED}{actor}")
         with self.feed(application) as feed:
-            feed.step()  # fails if no broker answers
+            feed.step()  # fails if no broker answers, before anything is recorded
+        self._want(application, name, False, actor if name in application.instances else f"{RETIRED}{actor}")
         self.publish_wanted(application)
         process = self.launcher.running(name)
         progress(f"{name} hands its tasks over")

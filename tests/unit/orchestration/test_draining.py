@@ -6,13 +6,20 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
-from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import AuditEntry
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances import draining
+from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import CommandResult, Member
+from penstock.runtime.model.errors import StreamsConfigError
 
 APPLICATION = Application("a", "m:f", ("a-1",), {"bootstrap.servers": "127.0.0.1:1"})
 
@@ -42,3 +49,19 @@ def test_an_instance_that_another_process_manager_started_is_drained(
     monkeypatch.setattr(CommandClient, "send", send)
     assert draining.drain(APPLICATION, "a-1", None, actor="ann", timeout_s=1) is asked
     assert sent == (["close"] if asked else [])
+
+
+@pytest.mark.parametrize("change", ["scale", "drain"])
+def test_a_change_that_cannot_reach_the_broker_records_no_wish(tmp_path: Path, control_plane: ControlPlane, change: str) -> None:
+    """A wish that was recorded would be carried out later, although the command failed."""
+    declared = '[applications.a]\nfactory = "a:b"\ninstances = 2\n[applications.a.config]\n"bootstrap.servers" = "${PENSTOCK_TEST_UNSET}"\n'
+    paths = ProjectPaths(tmp_path, tmp_path, tmp_path / "streams.toml", "sqlite://")
+    operations = Operations(paths, Applications.parse(declared, paths.streams_toml), control_plane)
+    with pytest.raises(StreamsConfigError, match=r"PENSTOCK_TEST_UNSET\} is not set in the environment"):
+        if change == "scale":
+            operations.scale("a", 3, actor="ann")
+        else:
+            operations.drain(operations.applications.named("a"), "a-1", actor="ann")
+    with control_plane.reading() as session:
+        assert session.scalars(select(AuditEntry.action)).all() == []
+    assert operations.instances(operations.applications.named("a")) == ("a-1", "a-2")
