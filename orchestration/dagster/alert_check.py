@@ -105,8 +105,12 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     for name, value in alert_text.sections(alert).items():
         shown[name] = block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
     found = links(alert)
-    if decisions := [f"- [{name}]({found[name]}): {what}" for name, what in _DECISIONS.items() if name in found]:
-        shown[f"{_REPAIR}.1 {' or '.join(name for name in _DECISIONS if name in found)}"] = dg.MetadataValue.md("\n".join(decisions))
+    # One name in all states: Dagster shows the newest entry of each name, so links would outlive their alert under a name of their own.
+    name = f"{_REPAIR}.1 decisions"
+    if decisions := [f"- [{each}]({found[each]}): {what}" for each, what in _DECISIONS.items() if each in found]:
+        shown[name] = dg.MetadataValue.md("\n".join(decisions))
+    else:
+        shown[name] = dg.MetadataValue.text("none: the alert is resolved" if alert.state == AlertState.RESOLVED.value else "none")
     if "instance" in found:
         shown[f"{_REPAIR}.2 instance"] = dg.MetadataValue.url(found["instance"])
     return dict(sorted(shown.items()))

@@ -145,13 +145,13 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
             "6e 6f 6e 73 65 6e 73 65 20 ff",
             "penstock run-book skip-record",
             "1 what",
-            "6.1 repair or try",
+            "6.1 decisions",
         ):
             expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
         page.screenshot(path=ARTEFACTS / "dagster-alert.png", full_page=True)
         widest = page.evaluate("Math.max(...Array.from(document.querySelectorAll('table'), table => table.getBoundingClientRect().right))")
         assert widest <= 1440, "nothing is beyond the right edge of the window"
-        page.locator("tr", has_text="6.1 repair or try").last.get_by_text("[Show Markdown]").click()
+        page.locator("tr", has_text="6.1 decisions").last.get_by_text("[Show Markdown]").click()
         page.screenshot(path=ARTEFACTS / "dagster-alert-decisions.png")
         page.locator("a[href*='/guess/skip_record/playground/setup']", has_text="repair").click()
         expect(page.get_by_text("# first bytes of the value").first).to_be_visible(timeout=60_000)

@@ -54,7 +54,7 @@ def test_the_facts_are_in_the_order_of_need_also_where_names_are_sorted() -> Non
     shown = list(alert_check.metadata(alert(**{"run-book": "none: no pattern matches"})))
     assert shown == sorted(shown)
     kept = [name.split(" ", 1)[1] for name in shown]
-    assert kept == ["what", "since", "record", "why", "stack", "bytes", "repair", "repair or try", "instance", "what else"]
+    assert kept == ["what", "since", "record", "why", "stack", "bytes", "repair", "decisions", "instance", "what else"]
     sections = alert_text.sections(alert())
     assert sections["2 since"] == "once, 2026-01-02 03:04:05+00:00 (ERROR, OPEN)"
     assert sections["3 record"].startswith("in-0@5\n")
@@ -78,7 +78,7 @@ def test_each_decision_has_a_link(detail: dict[str, object], names: list[str]) -
 
 def test_links_to_forms_have_names_since_dagster_shows_a_link_of_metadata_as_its_address() -> None:
     shown = alert_check.metadata(alert(run_book_run=3, waits_for_approval=True))
-    decisions = shown["6.1 approve or reject or try"]
+    decisions = shown["6.1 decisions"]
     assert isinstance(decisions, dg.MarkdownMetadataValue) and decisions.value is not None
     assert [line.split("](")[0] for line in decisions.value.splitlines()] == ["- [approve", "- [reject", "- [try"]
     links = re.findall(r"\]\(([^() ]+)\): ", decisions.value)
@@ -87,6 +87,13 @@ def test_links_to_forms_have_names_since_dagster_shows_a_link_of_metadata_as_its
     ]
     addresses = [value.value for value in shown.values() if isinstance(value, dg.UrlMetadataValue)]
     assert [len(address) < 100 for address in addresses] == [True], "the instance: longer ones widen the page beyond the window"
+
+
+def test_a_resolved_alert_takes_its_links_off_the_page_of_the_instance() -> None:
+    """Dagster shows the newest entry of each name."""
+    resolved = alert()
+    resolved.state = "RESOLVED"
+    assert alert_check.metadata(resolved)["6.1 decisions"] == dg.MetadataValue.text("none: the alert is resolved")
 
 
 def test_the_end_of_the_log_is_shown_at_once_and_the_excerpt_by_a_click() -> None:
