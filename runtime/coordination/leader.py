@@ -225,9 +225,12 @@ class Leader:
         """Return True once the dead member's transactional id is fenced. The first call starts that."""
         future = self._fencing.get(key)
         if future is None:
-            logger.warning("member %s is dead; its transaction is aborted", key)
-            transactional_id = self._registry.members[key].member.transactional_id
-            self._fencing[key] = self._pool.submit(fence, self._config.producer_properties(), transactional_id)
+            member = self._registry.members[key].member
+            if member.returns:
+                logger.info("member %s closed; its transactional id is fenced", key)
+            else:
+                logger.warning("member %s is dead; its transaction is aborted", key)
+            self._fencing[key] = self._pool.submit(fence, self._config.producer_properties(), member.transactional_id)
             return False
         if not future.done():
             return False

@@ -42,7 +42,7 @@ GUARANTEES = ("exactly_once_v2", "at_least_once")
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 @pytest.mark.parametrize("caching", [True, False])
 def test_a_count_per_key_continues_after_a_restart(
-    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str, caching: bool
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str, caching: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, output = topic("in", partitions=3), topic("out", partitions=3)
     settings: dict[str, object] = {"processing.guarantee": guarantee, "commit.interval.ms": 100}
@@ -51,12 +51,14 @@ def test_a_count_per_key_continues_after_a_restart(
         counts_become(broker, output, {f"k{n}": 100 for n in range(7)})
         assert {task.state for thread in streams.metadata_for_local_threads() for task in thread.active_tasks} == {TaskState.RUNNING}
         wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 700, what="the last commit")
+        streams.close(leave_group=False)
     assert streams.state is State.NOT_RUNNING
     broker.produce(source, [(f"k{n % 7}", "v") for n in range(70)])
     with running(broker, count_topology(source, output, caching=caching), application_id, state_dir, **settings) as streams:
         counts_become(broker, output, {f"k{n}": 110 for n in range(7)})
         wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 770, what="the last commit")
         assert streams.store("counts").get("k3") == 110
+    assert "is dead" not in caplog.text, "the first run has closed"
 
 
 def test_state_is_rebuilt_from_the_changelog_when_the_disk_is_gone(
