@@ -489,3 +489,9 @@ def test_workers_do_not_outlive_a_main_process_that_is_killed(app: App, instance
     app.each_update_came_once(60)
     again.process.terminate()
     assert again.process.wait(30) == 0
+
+
+def test_a_warning_about_the_topology_is_logged_once_and_not_by_each_worker(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    with app.running("short_windows"):
+        warnings = [record.getMessage() for record in caplog.records if "the window size of 5 is 5 ms" in record.getMessage()]
+    assert len(warnings) == 1 and "worker_apps.py:" in warnings[0]

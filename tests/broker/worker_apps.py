@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from penstock import serdes
+from penstock import TimeWindows, serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from penstock.runtime.topology.topology import Topology
@@ -48,6 +48,14 @@ def troubled_copy() -> Topology:
     builder = StreamsBuilder()
     source = builder.stream(os.environ["TEST_SOURCE"], TEXT)
     source.map_values(trouble).to(os.environ["TEST_OUTPUT"], Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()
+
+
+def short_windows() -> Topology:
+    """Return a topology with windows of 5 ms, which is probably a mistake."""
+    builder = StreamsBuilder()
+    grouped = builder.stream(os.environ["TEST_SOURCE"], TEXT).group_by_key()
+    grouped.windowed_by(TimeWindows.of_size_with_no_grace(5)).count("short")
     return builder.build()
 
 

@@ -21,11 +21,12 @@ import threading
 
 from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.model import logs
+from penstock.runtime.model import durations, logs
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventSink
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.topology.factory import build_topology
+from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.loop import Worker
 from penstock.runtime.worker.rpc import Stop
 from penstock.runtime.worker.spec import WorkerSpec
@@ -131,6 +132,17 @@ def _forward_logs(channel: Channel, begin: Begin) -> None:
     faulthandler.register(signal.SIGUSR1, file=begin.stacks, all_threads=True)
 
 
+def _built_again(factory: str) -> Topology:
+    """Build the topology without its warnings: the client built it first, and logged them."""
+    warns = logging.getLogger(durations.__name__)
+    level = warns.level
+    warns.setLevel(logging.ERROR)
+    try:
+        return build_topology(factory)
+    finally:
+        warns.setLevel(level)
+
+
 def _worker(channel: Channel, begin: Begin) -> Worker:
     """Build the worker. Raises StateDirectoryError, TopologyError, StreamsConfigError."""
     config = StreamsConfig(begin.settings)
@@ -140,7 +152,7 @@ def _worker(channel: Channel, begin: Begin) -> Worker:
     return Worker(
         WorkerSpec(
             config=config,
-            topology=build_topology(begin.factory).resolved(config),
+            topology=_built_again(begin.factory).resolved(config),
             directory=directory,
             instance=begin.instance,
             clock=clock,
