@@ -165,7 +165,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was seen of an application. `tasks`: those of each instance. `error`: why its checks could not be computed."""
+    """State of an application at a tick. `tasks`: those of each instance. `error`: the reason why its checks could not be computed."""
 
     application: Application
     results: Sequence[dg.AssetCheckResult]
@@ -225,7 +225,7 @@ def reports(
 
 
 def _not_seen(operations: Operations, application: Application, error: Exception, at: datetime) -> _Seen:
-    """Return that nothing is known of an application, because of an error that nobody has foreseen."""
+    """Return that nothing is known of an application, because of an unexpected error."""
     unknown = f"its checks cannot be computed: {type(error).__name__}: {error}"
     found = unknown_report(application, unknown, at)
     found = replace(found, changed=is_new(operations.control_plane, application, found))

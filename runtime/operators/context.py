@@ -161,9 +161,9 @@ class TaskContext:
         """True if stream-time punctuators and results that are due wait for `Pipeline.punctuate`, so that a commit with one record contains
         nothing that other records are behind."""
         self.held: dict[Callable[[], None], None] = {}
-        """What waits for `Pipeline.punctuate`, in order."""
+        """Calls that wait for `Pipeline.punctuate`, in order."""
         self.ran_alone = ""
-        """What `Pipeline.punctuate` ran last, for messages."""
+        """Kind of call that `Pipeline.punctuate` ran last, for messages."""
         self.timestamp = 0
         self.headers: Headers | None = None
         self.commit_requested = False

@@ -84,7 +84,7 @@ class Sent:
 
 @dataclass
 class Made:
-    """What came of the records: outputs by topic, in order, and entries of the stores by store and column family."""
+    """Results of the records: outputs by topic, in order, and entries of the stores by store and column family."""
 
     outputs: dict[str, list[Sent]] = field(default_factory=dict)
     stores: dict[str, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)

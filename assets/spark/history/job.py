@@ -90,7 +90,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class StageJob:
-    """What an executor needs to run a task. `inputs`: all topics of the run; `next_offsets`: where the stream goes on; `globals`: the files
+    """Parameters of a task on an executor. `inputs`: all topics of the run; `next_offsets`: where the stream goes on; `globals`: the files
     of each global topic; `run`: token of the driver, unique."""
 
     plan: HistoryPlan

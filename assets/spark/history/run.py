@@ -10,7 +10,7 @@
 
 The fingerprint is that of everything that determines the result: the program, its configuration, the inputs and their files, the options.
 So a run that was killed is continued by the same command: a stage whose reports are there, with all their files, is not run again. A
-change of any of these begins anew. The folder of the run is removed at its end.
+change of any of these begins a new run. The folder of the run is removed at its end.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class HistoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """What the brokers know. `partitions` returns the number of partitions of each of these topics that exists; `bounds` the begin and end
-    of these topics."""
+    """Topics as the brokers know them. `partitions` returns the number of partitions of each of these topics that exists; `bounds`, where
+    they begin and end."""
 
     partitions: Callable[[list[str]], Mapping[str, int]]
     bounds: Callable[[list[str]], Bounds]

@@ -1,4 +1,4 @@
-"""What an executor does in a history run, on rows as Spark's shuffle delivers them, without Spark."""
+"""The work of an executor in a history run, on rows as Spark's shuffle delivers them, without Spark."""
 
 from __future__ import annotations
 
