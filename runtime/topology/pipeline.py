@@ -399,7 +399,7 @@ class Pipeline:
         stream, wall = context.stream_punctuations, context.wall_punctuations
         ran = 0
         if context.held:
-            ran, context.ran_alone = self._run_alone(self._emit_held), HELD_BACK
+            ran = self._run_alone(HELD_BACK, self._emit_held)
         if stream.due == NEVER and wall.due == NEVER:
             return ran
         if context.stream_time >= 0 and stream.due <= context.stream_time:
@@ -418,11 +418,12 @@ class Pipeline:
         return emitted
 
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
-        self.context.ran_alone = PUNCTUATOR
-        return self._run_alone(lambda: queue.punctuate(now_ms, self.finish_deferred))
+        return self._run_alone(PUNCTUATOR, lambda: queue.punctuate(now_ms, self.finish_deferred))
 
-    def _run_alone(self, run: Callable[[], int]) -> int:
-        """Run punctuators, or emit results that were held: work that does not belong to the current record. Return how many ran."""
+    def _run_alone(self, kind: str, run: Callable[[], int]) -> int:
+        """Run punctuators, or emit results that were held: work that does not belong to the current record. `kind` names it in the message
+        about an output that is refused meanwhile. Return how many ran."""
+        self.context.ran_alone = kind
         self._no_record()
         self.context.punctuating = True
         ran = 0

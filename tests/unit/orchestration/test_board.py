@@ -193,7 +193,7 @@ def headline(state: BoardState) -> tuple[object, object]:
 
 
 def test_a_reset_leaves_nothing_of_before_it_but_the_wanted_instances() -> None:
-    """The page is that of a board that is opened after the reset. Records that came later may have been read before the record of the reset."""
+    """The page is that of a board opened after the reset. Records that came later may have been read before the record of the reset."""
     state = board_state(member({"0_0": report()}))
     old = event(EventKind.TASK_RESUMED, "0_0", number=1)
     new = msgspec.structs.replace(event(EventKind.INSTANCE_STATE, number=2), at_ms=old.at_ms + 60_000)

@@ -218,3 +218,12 @@ def test_tracebacks_contain_the_names_of_nodes(tmp_path: Path) -> None:
         names.append(traceback.tb_frame.f_code.co_name)
         traceback = traceback.tb_next
     assert "KSTREAM-FILTER-0000000001" in names
+
+
+def test_the_kind_of_what_runs_alone_is_known_while_it_runs(tmp_path: Path) -> None:
+    """An output may be refused in the middle of it, and the message names the kind."""
+    compiled = Compiled(mapped(str.upper), tmp_path)
+    seen: list[str] = []
+    compiled.context.held[lambda: seen.append(compiled.context.ran_alone)] = None
+    compiled.pipeline.punctuate(0)
+    assert seen == ["a result that was held back"]
