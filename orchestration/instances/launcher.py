@@ -11,7 +11,7 @@ Killing the run's step leaves an orphan, a retry starts a second copy, and Ctrl-
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -94,8 +94,9 @@ class Successor:
 
     def answer(self, timeout_s: float) -> bytes | None:
         """Return the next line that it answers, empty if it has ended; None if there is none in time."""
-        ready, _, _ = select.select([self._answers], [], [], timeout_s)
-        return self._answers.readline() if ready else None
+        with selectors.DefaultSelector() as selector:  # not select.select, which refuses file descriptors from 1024 upwards
+            selector.register(self._answers, selectors.EVENT_READ)
+            return self._answers.readline() if selector.select(timeout_s) else None
 
     def run(self) -> None:
         """Let it become the instance."""

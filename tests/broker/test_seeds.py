@@ -503,7 +503,7 @@ def test_records_in_transit_between_tasks_are_neither_lost_nor_processed_twice(b
         install_seed(topology.resolved(config(application_id)), config(application_id), str(where))
     broker.produce(source, [(key, "v") for key in KEYS])
     run(former, 80)
-    with pytest.raises(SeedRefusedError, match=r"were in transit in .*-first-repartition-0 when the snapshot was taken, or came"):
+    with pytest.raises(SeedRefusedError, match=r"were in transit in .*-first-repartition-0 when the snapshot was taken, or were written"):
         install_seed(topology.resolved(config(late)), config(late), str(snapshot))
     for application_id in (seeded, cloned):
         run(application_id, 80)

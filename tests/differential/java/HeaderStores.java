@@ -62,15 +62,15 @@ final class HeaderStores {
 
         @Override
         public void process(final Record<String, String> record) {
-            context().forward(record.withValue(record.key() == null ? "none" : told(record)));
+            context().forward(record.withValue(record.key() == null ? "none" : reported(record)));
         }
 
-        abstract String told(Record<String, String> record);
+        abstract String reported(Record<String, String> record);
     }
 
     static final class OfKeyValues extends Told<TimestampedKeyValueStoreWithHeaders<String, String>> {
         @Override
-        String told(final Record<String, String> record) {
+        String reported(final Record<String, String> record) {
             final ValueTimestampHeaders<String> row = ValueTimestampHeaders.make(record.value(), record.timestamp(), record.headers());
             if ("2".equals(record.value())) {
                 return "absent " + shown(rows.putIfAbsent(record.key(), row));
@@ -93,7 +93,7 @@ final class HeaderStores {
 
     static final class OfWindows extends Told<TimestampedWindowStoreWithHeaders<String, String>> {
         @Override
-        String told(final Record<String, String> record) {
+        String reported(final Record<String, String> record) {
             final long start = record.timestamp() / 20 * 20;
             final StringBuilder all = new StringBuilder(shown(rows.fetch(record.key(), start))).append(": ");
             rows.put(record.key(), ValueTimestampHeaders.make(record.value(), record.timestamp(), record.headers()), start);
@@ -106,7 +106,7 @@ final class HeaderStores {
 
     static final class OfSessions extends Told<SessionStoreWithHeaders<String, String>> {
         @Override
-        String told(final Record<String, String> record) {
+        String reported(final Record<String, String> record) {
             final long end = record.timestamp() / 20 * 20;
             final Windowed<String> session = new Windowed<>(record.key(), new SessionWindow(0, end));
             final StringBuilder all = new StringBuilder(shown(rows.fetchSession(record.key(), 0, end))).append(": ");
@@ -118,7 +118,7 @@ final class HeaderStores {
         }
     }
 
-    private static void told(final StreamsBuilder builder, final StoreBuilder<?> store, final Processor<String, String, String, String> processor) {
+    private static void reported(final StreamsBuilder builder, final StoreBuilder<?> store, final Processor<String, String, String, String> processor) {
         builder.<String, String>stream("in").process(new ProcessorSupplier<String, String, String, String>() {
             @Override
             public Processor<String, String, String, String> get() {
@@ -137,22 +137,22 @@ final class HeaderStores {
     }
 
     static void keyValues(final StreamsBuilder builder) {
-        told(builder, Stores.timestampedKeyValueStoreWithHeadersBuilder(
+        reported(builder, Stores.timestampedKeyValueStoreWithHeadersBuilder(
             Stores.persistentTimestampedKeyValueStoreWithHeaders("rows"), Serdes.String(), Serdes.String()), new OfKeyValues());
     }
 
     static void keyValuesInMemory(final StreamsBuilder builder) {
-        told(builder, Stores.timestampedKeyValueStoreWithHeadersBuilder(
+        reported(builder, Stores.timestampedKeyValueStoreWithHeadersBuilder(
             Stores.inMemoryKeyValueStore("rows"), Serdes.String(), Serdes.String()).withCachingEnabled(), new OfKeyValues());
     }
 
     static void windows(final StreamsBuilder builder) {
-        told(builder, Stores.timestampedWindowStoreWithHeadersBuilder(
+        reported(builder, Stores.timestampedWindowStoreWithHeadersBuilder(
             Stores.persistentTimestampedWindowStoreWithHeaders("rows", DAY, Duration.ofMillis(20), false), Serdes.String(), Serdes.String()), new OfWindows());
     }
 
     static void sessions(final StreamsBuilder builder) {
-        told(builder, Stores.sessionStoreWithHeadersBuilder(
+        reported(builder, Stores.sessionStoreWithHeadersBuilder(
             Stores.persistentSessionStoreWithHeaders("rows", DAY), Serdes.String(), Serdes.String()), new OfSessions());
     }
 

@@ -85,7 +85,7 @@ final class Processors {
         }
     }
 
-    static void told(final StreamsBuilder builder) {
+    static void reported(final StreamsBuilder builder) {
         builder.<String, String>stream("in").merge(builder.stream("other")).process(Told::new).to("out");
     }
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.orchestration.instances.launcher import Process
+from penstock.orchestration.instances.launcher import Process, Successor
 from penstock.orchestration.instances.reloading import Reloader
 from tests.support import wait_until
 
@@ -40,3 +42,17 @@ def test_what_prevents_a_successor_is_said_once_and_does_not_end_the_watcher(tmp
         reloader.prepare()
         [problem] = said
         assert str(paths.process_path("b-1")) in problem
+
+
+def test_a_successor_answers_a_process_that_has_more_than_1024_files_open() -> None:
+    """`select.select` refuses such file descriptors: the watcher of a session with many instances ended with a ValueError."""
+    command = [sys.executable, "-c", "print(input())"]
+    with ExitStack() as opened:
+        for _ in range(1100):
+            opened.enter_context(open(os.devnull, "rb"))
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        opened.enter_context(child)
+        assert child.stdout is not None and child.stdout.fileno() >= 1024
+        successor = Successor(child, Process(instance="a-1", pid=child.pid, created=psutil.Process(child.pid).create_time()))
+        successor.send(b"ready\n")
+        assert successor.answer(60) == b"ready\n"
