@@ -25,6 +25,7 @@ from penstock.runtime.model.error_details import position, with_place
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError
 from penstock.runtime.model.extras import require
 from penstock.runtime.model.type_variables import T
+from penstock.runtime.serdes.json_types import check_json_type
 from penstock.runtime.serdes.primitive import is_frozen
 from penstock.runtime.serdes.serde import CurrentHeaders, RegistrySchema, Serde
 from penstock.runtime.serdes.serde_format import SerdeFormat
@@ -102,6 +103,7 @@ def json_schema(
     schema is derived from the type. Raises TypeError for a type that has no JSON Schema."""
     text = schema
     if text is None and kind is not None:
+        check_json_type(kind, "serdes.json_schema")
         text = msgspec.json.encode({"title": kind.__name__, **_schema_of(kind)}).decode()
 
     def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
@@ -191,6 +193,8 @@ class _RegistrySerde(Serde[Any]):
     ) -> None:
         """`message`: the full name of a Protobuf message; `imported`: the files that its file imports; `descriptor`: its descriptor."""
         require("registry", f"serdes.{name}", "authlib", "cachetools", "httpx2", *_PACKAGES[name])
+        if kind is not None:
+            check_json_type(kind, f"serdes.{name}")
         immutable = kind is not None and is_frozen(kind)
         # With other settings, such as "use.latest.version", the schema is not enough to read values as the deserializer does.
         as_declared = not set(reading or {}) - _OF_SUBJECTS

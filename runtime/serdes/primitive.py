@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.runtime.model.error_details import note_place_in, with_place
 from penstock.runtime.model.type_variables import T
+from penstock.runtime.serdes.json_types import check_json_type
 from penstock.runtime.serdes.serde import CurrentHeaders, PlainSerde, Serde, WrappingSerde
 from penstock.runtime.serdes.serde_format import SerdeFormat
 from penstock.runtime.serdes.type_schemas import json_schema_of, type_schema
@@ -122,8 +123,9 @@ def json(kind: type[T]) -> Serde[T]:
     """Return a serde of JSON of one type: a msgspec struct, a dataclass, a TypedDict or any other type that msgspec supports.
 
     Values are validated when they are read: msgspec.ValidationError says where one does not match. A frozen `msgspec.Struct` is
-    trusted to be immutable.
+    trusted to be immutable. Raises TopologyError for a type whose values msgspec cannot write and read again.
     """
+    check_json_type(kind, "serdes.json")
     write: Callable[[T], bytes] = msgspec.json.Encoder().encode
     read: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
     return _JsonSerde(kind, write, read)

@@ -93,11 +93,10 @@ def _lost_fields(
     new = [field for field in read["fields"] if not {field["name"], *field.get("aliases", ())} & old.keys()]
     for name in _gone(written, read):
         here = f"{at}.{name}" if at else name
-        of = old[name]["type"]
-        alike = [field["name"] for field in new if of in (field["type"], _without_null(field["type"]))]
+        alike = [field["name"] for field in new if _may_be_renamed(old[name]["type"], all_written, field["type"], all_read)]
         text = (
-            f"field {here} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost; give "
-            f"the new field the alias {name}"
+            f"field {here} is gone and {' or '.join(alike)} of a type that fits is new: was it renamed? Its values would be lost. Give "
+            f"the new field the alias {name}, or, if it was not renamed, remove the field in one version and add the other in a later one"
         )
         yield _Loss(here, text if alike else "")
     for field in read["fields"]:
@@ -107,10 +106,18 @@ def _lost_fields(
             yield from _losses(here, found["type"], all_written, field["type"], all_read, seen)
 
 
-def _without_null(node: object) -> object:
-    """Return T for the union of null and T."""
-    rest = [each for each in node if each != "null"] if isinstance(node, list) else []
-    return rest[0] if len(rest) == 1 else node
+def _may_be_renamed(written: object, all_written: _Schema, read: object, all_read: _Schema) -> bool:
+    """Return whether some value of one type, other than null, can be read as the other, in either direction: a renamed field may have been
+    widened or narrowed with it."""
+    older = [each for each in _branches(written, all_written) if each != "null"]
+    newer = [each for each in _branches(read, all_read) if each != "null"]
+    return any(
+        _fits(mine, all_written, theirs, all_read) or _fits(theirs, all_read, mine, all_written) for mine in older for theirs in newer
+    )
+
+
+def _fits(written: object, all_written: _Schema, read: object, all_read: _Schema) -> bool:
+    return next(_changes("", written, all_written, read, all_read, frozenset()), None) is None
 
 
 def _gone(written: Mapping[str, Any], read: Mapping[str, Any]) -> list[str]:

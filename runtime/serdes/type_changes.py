@@ -4,7 +4,7 @@
 |---|---|
 | a field with a default, or an optional one, is added | fits |
 | a field is removed | fits: it is ignored when read, and missing when the value is written again; refused by `forbid_unknown_fields` |
-| a field is renamed: a new one has its type, or its type or None | refused, even where the new one has a default (`was it renamed?`) |
+| a field is renamed: a new one has its type, or a wider or narrower one | refused, even with a default (`was it renamed?`) |
 | a required field is added | refused |
 | int → float, int or float → Decimal | fits |
 | a union, an enum, a literal or a constraint gets wider | fits; refused where it gets narrower |
@@ -41,12 +41,14 @@ def removed_fields(written: Node, read: Node) -> list[str]:
 
 
 def likely_renames(written: Node, read: Node) -> list[str]:
-    """Return messages about removed fields for which a new one with a default was added, of the same type or of that type or None.
+    """Return messages about removed fields for which a new one with a default was added whose type can read the values of the removed
+    field, or the reverse: a renamed field may have been widened or narrowed with it.
 
     Only the author knows whether such a field was renamed; its values would then be lost.
     """
     texts = (
-        f"field {at} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost"
+        f"field {at} is gone and {' or '.join(alike)} of a type that fits is new: was it renamed? Its values would be lost. Keep the name "
+        "in the data, or, if it was not renamed, remove the field in one version and add the other in a later one"
         for at, alike in _removed("", written, written, read, read, frozenset())
         if alike
     )
@@ -68,8 +70,9 @@ def _removed_inside(at: str, written: Node, all_written: Node, read: Node, all_r
         if name in new:
             yield from _removed(here, cast(Node, field["type"]), all_written, cast(Node, new[name]["type"]), all_read, seen)
         else:
-            of = field["type"]
-            yield here, [other for other, found in new.items() if other not in old and of in (found["type"], _without_null(found["type"]))]
+            added = {other: cast(Node, found["type"]) for other, found in new.items() if other not in old}
+            of = cast(Node, field["type"])
+            yield here, [other for other, kind in added.items() if _may_be_renamed(of, all_written, kind, all_read)]
     for part in ("items", "values"):
         if isinstance(written.get(part), dict) and isinstance(read.get(part), dict):
             yield from _removed(f"{at}[]", cast(Node, written[part]), all_written, cast(Node, read[part]), all_read, seen)
@@ -93,12 +96,17 @@ def _same_tag(written: Node, read: Node) -> bool:
     return written.get("tag") is None or read.get("tag") is None or written["tag"] == read["tag"]
 
 
-def _without_null(node: object) -> object:
-    """Return T for the union of T and null."""
-    if not isinstance(node, dict) or node["is"] != "union":
-        return node
-    rest = [each for each in _members(node) if each["is"] != "null"]
-    return rest[0] if len(rest) == 1 else node
+def _may_be_renamed(written: Node, all_written: Node, read: Node, all_read: Node) -> bool:
+    """Return whether some value of one type, other than null, can be read as the other, in either direction."""
+    older = [each for each in _alternatives(written, all_written) if each["is"] != "null"]
+    newer = [each for each in _alternatives(read, all_read) if each["is"] != "null"]
+    return any(
+        _fits(mine, all_written, theirs, all_read) or _fits(theirs, all_read, mine, all_written) for mine in older for theirs in newer
+    )
+
+
+def _fits(written: Node, all_written: Node, read: Node, all_read: Node) -> bool:
+    return next(_Comparison(all_written, all_read, ()).changes("", written, read, frozenset()), None) is None
 
 
 class _Comparison:

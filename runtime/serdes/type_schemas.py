@@ -28,6 +28,8 @@ from typing import cast
 import msgspec
 from msgspec import inspect as mi
 
+from penstock.runtime.serdes.json_types import class_of
+
 Node = dict[str, object]
 
 _TEXTS: dict[type[mi.Type], str] = {
@@ -97,10 +99,11 @@ class _Describer:
 
     def _class(self, info: mi.StructType | mi.DataclassType | mi.TypedDictType | mi.NamedTupleType) -> Node:
         # A generic class with other arguments is another type; its fields differ.
-        identity = (info.cls, repr(info.fields) if getattr(info.cls, "__parameters__", ()) else "")
+        cls = class_of(info)
+        identity = (cls, repr(info.fields) if getattr(cls, "__parameters__", ()) else "")
         name = self._names.get(identity)
         if name is None:
-            name = self._names[identity] = _free_name(info.cls.__name__, self.definitions)
+            name = self._names[identity] = _free_name(cls.__name__, self.definitions)
             self.definitions[name] = {}  # a class may contain itself
             self.definitions[name] = self._fields(info)
         return {"is": "ref", "to": name}
@@ -128,11 +131,15 @@ class _Describer:
         without_default = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
         if isinstance(info, mi.TypedDictType) or (without_default and not field.required):
             node["omitted"] = not field.required  # a key that may be missing, or a field that may be UNSET
-        elif isinstance(info, mi.StructType) and not info.array_like and info.cls.__struct_config__.omit_defaults and not field.required:
+        elif isinstance(info, mi.StructType) and not field.required and not info.array_like and _omits_defaults(info):
             node["omitted"] = True
         if not without_default:
             node["default"] = _default(field)
         return node
+
+
+def _omits_defaults(info: mi.StructType) -> bool:
+    return bool(class_of(info).__struct_config__.omit_defaults)  # type: ignore[attr-defined]  # every struct has it
 
 
 def _constraints(info: mi.Type) -> Node:

@@ -96,6 +96,12 @@ def test_a_registry_serde_is_compared_by_its_schema() -> None:
     assert format_changes(serde(N).format(), serdes.LONG.format()) == ["were avro and are LONG now"]
 
 
+RENAMED = (
+    "field {} is gone and count of a type that fits is new: was it renamed? Its values would be lost. Give the new field the alias n, or, "
+    "if it was not renamed, remove the field in one version and add the other in a later one"
+)
+
+
 def test_a_field_or_symbol_that_was_probably_renamed_is_refused_and_a_removed_field_is_reported() -> None:
     """By schema resolution the new name gets its default, and the value is lost without an error."""
 
@@ -104,22 +110,23 @@ def test_a_field_or_symbol_that_was_probably_renamed_is_refused_and_a_removed_fi
         return versions_changes([old], new)
 
     renamed = {"name": "count", "type": "int", "default": 0}
-    assert changed(record(N), record(renamed)) == [
-        "field n is gone and count of the same type is new: was it renamed? Its values would be lost; give the new field the alias n"
-    ]
+    assert changed(record(N), record(renamed)) == [RENAMED.format("n")]
     assert changed(record(N), record({**renamed, "aliases": ["n"]})) == []
     inner: list[dict[str, object]] = [{"name": "in", "type": record(N)}, {"name": "in", "type": ["null", record(renamed)]}]
-    assert changed(*(record(field, name="Outer") for field in inner)) == [
-        "field in.n is gone and count of the same type is new: was it renamed? Its values would be lost; give the new field the alias n"
-    ]
+    assert changed(*(record(field, name="Outer") for field in inner)) == [RENAMED.format("in.n")]
     assert changed(enum("A", "B"), enum("A", "C", default="A")) == [
         "the value may be B, which is gone, and C is new: was it renamed? Its values would be read as A"
     ]
     assert changed(enum("A", "B"), enum("A", default="A")) == []
     maybe: dict[str, object] = {"name": "count", "type": ["null", "int"], "default": None}
-    assert changed(record(N), record(maybe)) == [
-        "field n is gone and count of the same type is new: was it renamed? Its values would be lost; give the new field the alias n"
-    ]
+    assert changed(record(N), record(maybe)) == [RENAMED.format("n")]
+    for kind in ("long", "double", ["null", "double"]):  # renamed and widened at the same time
+        default = None if isinstance(kind, list) else 0
+        wider: dict[str, object] = {"name": "count", "type": kind, "default": default}
+        assert changed(record(N), record(wider)) == [RENAMED.format("n")]
+    narrow: dict[str, object] = {"name": "n", "type": ["null", "double"], "default": None}
+    assert changed(record(narrow), record(renamed)) == [RENAMED.format("n")]
+    assert changed(record(N), record({"name": "note", "type": "string", "default": ""})) == []
     both, one = (serdes.avro("mock://schemas", json.dumps(record(*fields))).format() for fields in ((N, renamed), (N,)))
     assert (format_removals(both, one), format_removals(one, both)) == (["count"], [])
 
@@ -136,7 +143,7 @@ def test_records_of_a_union_are_compared_with_their_namesakes_only() -> None:
     assert (versions_changes([first], first), versions_changes([first], wider), versions_changes([first], removed)) == ([], [], [])
     assert (format_removals(first, wider), format_removals(first, removed)) == ([], ["in.n"])
     [renamed] = versions_changes([first], outer(record(m, name="One"), other))
-    assert renamed.startswith("field in.n is gone and m of the same type is new")
+    assert renamed.startswith("field in.n is gone and m of a type that fits is new")
 
 
 def message(*fields: tuple[str, int, str], required: bool = False) -> str:

@@ -104,10 +104,10 @@ class Renamed(msgspec.Struct, tag="part"):
 
 
 RENAMED_INSIDE: list[tuple[Callable[[Any], object], str]] = [
-    (lambda part: part | None, "field a is gone and b of the same type is new"),
-    (lambda part: list[part | None], "field [].a is gone and b of the same type is new"),  # type: ignore[valid-type]  # a class at run time
-    (lambda part: dict[str, tuple[int, part]], "field [][1].a is gone and b of the same type is new"),  # type: ignore[valid-type]  # a class at run time
-    (lambda part: part | Cat | Dog, "field a is gone and b of the same type is new"),
+    (lambda part: part | None, "field a is gone and b of a type that fits is new"),
+    (lambda part: list[part | None], "field [].a is gone and b of a type that fits is new"),  # type: ignore[valid-type]  # a class at run time
+    (lambda part: dict[str, tuple[int, part]], "field [][1].a is gone and b of a type that fits is new"),  # type: ignore[valid-type]  # a class at run time
+    (lambda part: part | Cat | Dog, "field a is gone and b of a type that fits is new"),
 ]
 
 NUMBERS = itertools.count()
@@ -118,6 +118,21 @@ def struct(fields: list[object], **options: object) -> type:
 
 
 N = ("n", int)
+RENAMED_AND_CHANGED: list[tuple[object, object]] = [
+    (N, ("m", float, 0.0)),
+    (N, ("m", float | None, None)),
+    (N, ("m", int | str, 0)),
+    (N, ("m", Decimal, Decimal(0))),
+    (N, ("m", Any, None)),
+    (N, ("m", Annotated[int, msgspec.Meta(ge=0)], 0)),
+    (("n", int | None), ("m", int, 0)),
+    (("n", float), ("m", int, 0)),
+    (("n", Color), ("m", str, "")),
+    (("n", list[int]), ("m", list[float], [])),
+    (("n", dict[str, Inner]), ("m", dict[str, WiderInner] | None, None)),
+    (("n", Inner | None), ("m", WiderInner | None, None)),
+    (("n", set[int]), ("m", list[int], [])),
+]
 ACCEPTED: list[tuple[str, object, object]] = [
     ("the same", struct([N]), struct([N])),
     ("another name of the class", struct([N]), msgspec.defstruct("Other", [("n", int)])),
@@ -127,6 +142,7 @@ ACCEPTED: list[tuple[str, object, object]] = [
     ("a field that becomes optional", struct([N]), struct([("n", int | None)])),
     ("a wider number", struct([N]), struct([("n", float)])),
     ("an exact number", struct([N]), struct([("n", Decimal)])),
+    ("another field is new beside one that is removed", struct([N, ("a", str)]), struct([N, ("m", list[int], [])])),
     ("a field is removed", struct([N, ("m", int)]), struct([N])),
     ("a field is no default any more, and was always written", struct([("n", int, 0)]), struct([N])),
     ("a field keeps its name by rename", struct([N]), struct([("other", int, msgspec.field(name="n"))])),
@@ -156,8 +172,12 @@ ACCEPTED: list[tuple[str, object, object]] = [
 REFUSED: list[tuple[object, object, str]] = [
     (struct([N]), struct([N, ("m", str)]), "field m is new and has no default"),
     (struct([N]), struct([("m", int)]), "field m is new and has no default"),
-    (struct([N]), struct([("m", int, 0)]), "field n is gone and m of the same type is new: was it renamed?"),
-    (struct([N]), struct([("m", int | None, None)]), "field n is gone and m of the same type is new: was it renamed?"),
+    (struct([N]), struct([("m", int, 0)]), "field n is gone and m of a type that fits is new: was it renamed?"),
+    (struct([N]), struct([("m", int | None, None)]), "field n is gone and m of a type that fits is new: was it renamed?"),
+    *(
+        (struct([old]), struct([new]), "field n is gone and m of a type that fits is new: was it renamed?")
+        for old, new in RENAMED_AND_CHANGED
+    ),
     *((of(Former), of(Renamed), reported) for of, reported in RENAMED_INSIDE),
     (struct([("n", float)]), struct([N]), "field n is float and is read as int"),
     (struct([N]), struct([("n", str)]), "field n is int and is read as str"),
