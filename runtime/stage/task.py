@@ -38,6 +38,10 @@ class OfflineTask(ActiveTask):
     def start(self) -> None:
         """Open the stores, initialise the processors, and commit what they have done."""
         self.open()
+        self.init()
+
+    def init(self) -> None:
+        """Initialise the processors of a task whose stores are open, and commit what they have done."""
         self._begin()
         self.commit()
 
