@@ -17,7 +17,7 @@ from functools import partial
 import dagster as dg
 
 from penstock.assets.status import is_due, observations
-from penstock.orchestration.dagster import alert_check, day_events, live_metadata
+from penstock.orchestration.dagster import alert_check, day_events, live_metadata, rehearsal_check
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
@@ -58,6 +58,7 @@ def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDe
         specs=[
             *(dg.AssetCheckSpec(name, asset=key, description=description) for name, description in DESCRIPTIONS.items()),
             alert_check.check_spec(application.id),
+            rehearsal_check.check_spec(application.id),
         ],
     )
     def health(context: dg.AssetCheckExecutionContext, penstock: PenstockResource) -> Iterator[dg.AssetCheckResult]:
@@ -70,7 +71,11 @@ def check_results(operations: Operations, application: Application, log: logging
     """Run all checks of an application on the state that Kafka has now; open and resolve the alerts that follow from them."""
     at = now()
     results, _, _ = look_at(operations, application, (), at, log, SilentBrokers())
-    return (*(_result(result, at) for result in results), alert_check.result(operations, application.id))
+    return (
+        *(_result(result, at) for result in results),
+        alert_check.result(operations, application.id),
+        rehearsal_check.result(operations.paths, application.id),
+    )
 
 
 def look_at(

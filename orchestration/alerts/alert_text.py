@@ -95,7 +95,9 @@ def next_commands(alert: Alert) -> list[str]:
             run = waits_for_approval(alert)
             skip = f"penstock run-book skip-record {application} {task} --record {shlex.quote(alert.subject)}"
             skip = skip if run is None else f"penstock run-book approve {run}"
-            return [skip, f"# {_CODE}", f"penstock restart {shlex.quote(alert.instance or '')}"]
+            rehearse = f"penstock rehearse {application} --paused {task}"
+            tried = "# would code that is corrected read the record, and what would it do?"
+            return [skip, tried, rehearse, f"# {_CODE}", f"penstock restart {shlex.quote(alert.instance or '')}"]
         case "BAD_DEPLOY":
             return [
                 f"penstock tasks {application}",

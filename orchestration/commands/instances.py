@@ -22,6 +22,7 @@ from penstock.orchestration.commands.common import (
     task_id,
 )
 from penstock.orchestration.commands.inspection import picture_of
+from penstock.orchestration.commands.rehearse import shown_progress
 from penstock.orchestration.commands.run_book import ApplicationName, TaskName
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookState
@@ -35,6 +36,7 @@ from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.observer import Observer
 from penstock.orchestration.kafka.task_commands import TaskCommands
+from penstock.orchestration.rehearsals.demand import demand
 from penstock.orchestration.run_books import Request, RestartInstance
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.model.errors import StreamsError
@@ -228,12 +230,18 @@ def deploy(
     """Roll new code and configuration over the instances, one by one, while the others keep processing.
 
     Everything is checked first: the factory is imported, the configuration and its variables exist, the topology fits the state and may run
-    beside the running one. If a check fails, nothing is stopped. Safe to repeat: instances that run this code already are left alone.
+    beside the running one. With `[applications.NAME.deploy] rehearse = "6h"`, the new code is rehearsed, too (`penstock docs rehearsals`).
+    If a check fails, nothing is stopped. Safe to repeat: instances that run this code already are left alone.
     `penstock docs changing` lists possible changes, `penstock docs deployment` describes an upgrade.
 
     `penstock deploy flight-board --dry-run`
     """
     with project() as operations, explained_interrupt(f"penstock deploy {application} continues where it stopped"):
+
+        def rehearsed(declared: Application) -> None:
+            with shown_progress() as tell:
+                demand(operations.paths, declared, tell)
+
         deployment = Deployment(
             operations,
             application,
@@ -241,6 +249,7 @@ def deploy(
             everything=everything,
             timeout_s=timeout,
             progress=hint,
+            demand=rehearsed,
         )
         if dry_run:
             for line in deployment.plan().lines():

@@ -1,5 +1,5 @@
-"""Jobs: run-books, scaling, deployment, draining, seeds, stops, and snapshots with a schedule for each application that declares an
-interval. `orchestration.run_books`, `operations` and `snapshots` do the work.
+"""Jobs: run-books, scaling, rehearsals, deployment, draining, seeds, stops, and snapshots with a schedule for each application that
+declares an interval. `orchestration.run_books`, `operations`, `rehearsals` and `snapshots` do the work.
 
 Every job runs in the process of its run: it takes about a second, and a process per step would take five. The steps of a run-book are ops
 that share one execution. To repeat a run that was killed, launch it again (*Re-execute all* or *from failure* in the UI, which are the same
@@ -19,16 +19,19 @@ from dagster_shared.error import SerializableErrorInfo
 from pydantic import BaseModel, Field, create_model
 
 from penstock.orchestration.alerts import alerts
-from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster import alert_check, rehearsal_check
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.errors import ExpectedError
+from penstock.orchestration.declarations.rehearsal_limits import allowances
 from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.rehearsals.demand import compare, demand
+from penstock.orchestration.rehearsals.rehearsal import Tell
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import text_of
 from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
@@ -101,6 +104,20 @@ class DeployConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Only check, and say what would be done")
     everything: bool = Field(default=False, description="Also instances that run this code already")
     timeout_seconds: float = Field(default=DEPLOY_SECONDS, description="How long an instance may take to run and to catch up", gt=0)
+
+
+class RehearsalConfig(dg.Config):
+    """Configuration of a rehearsal."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    factory: str = Field(default="", description="The new build, module:function; empty: the declared one, with the code as it is now")
+    since: str = Field(default="", description="Begin with the newest snapshot that is at least so old, for example 6h; empty: the newest")
+    records: int = Field(default=0, description="At most so many records of each input partition; 0: all since the snapshot", ge=0)
+    snapshot: str = Field(default="", description="Id, path or URI of the snapshot to begin with, in place of the one that since chooses")
+    allow: list[str] = Field(
+        default=[],
+        description="Keys that may differ, for example counts=10, alerts=1%, sums=any; empty: as [applications.NAME.deploy] says",
+    )
 
 
 class DrainConfig(dg.Config):
@@ -234,11 +251,45 @@ def deploy(context: dg.OpExecutionContext, config: DeployConfig, penstock: Penst
         everything=config.everything,
         timeout_s=config.timeout_seconds,
         progress=context.log.info,
+        demand=lambda declared: demand(penstock.operations.paths, declared, Tell(context.log.info)),
     )
     with _explained():
         plan = deployment.plan() if config.dry_run else deployment.run()
     for line in plan.lines() if config.dry_run else ():
         context.log.info(line)
+
+
+@dg.op
+def rehearse(context: dg.OpExecutionContext, config: RehearsalConfig, penstock: PenstockResource) -> None:
+    """Run new code beside the code in operation, over the same state and records, on this machine; nothing of the application changes.
+    Fails if stores, outputs or rejected records differ by more than is allowed."""
+    operations = penstock.operations
+    with _explained():
+        application = operations.applications.named(config.application)
+        try:
+            allowed = allowances(config.allow) if config.allow else application.deploy.allow
+            found, failed = compare(
+                operations.paths,
+                application,
+                Tell(context.log.info),
+                factory=config.factory or None,
+                since=config.since or None,
+                records=config.records or None,
+                snapshot=config.snapshot or None,
+                allowed=allowed,
+            )
+        except ValueError as error:
+            raise _failure(str(error)) from error
+    for each in found.differences:
+        for key, before, after in found.texts.get(each.label, ()):
+            context.log.info(f"{each.label}, {key}: {before} -> {after}")
+    for note in found.notes:
+        context.log.warning(note)
+    checked = rehearsal_check.result(operations.paths, application.id)
+    context.add_output_metadata(checked.metadata or {})
+    context.log_event(alert_check.as_evaluation(checked))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
+    if failed:
+        raise _failure("; ".join(failed))
 
 
 @dg.op
@@ -386,6 +437,7 @@ def jobs(applications: Applications) -> Sequence[dg.JobDefinition]:
     return [
         _job("scale_application", choices.typed(scale, ScaleConfig)),
         _job("deploy_application", choices.typed(deploy, DeployConfig)),
+        _job("rehearse_application", choices.typed(rehearse, RehearsalConfig)),
         _job("drain_instance", choices.typed(drain, DrainConfig)),
         _job("stop_instance", choices.typed(stop, StopConfig)),
         _job("seed_application", choices.typed(install_seed, SeedConfig)),

@@ -73,6 +73,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.orchestration.declarations.policies import (
+    DeployPolicy,
     Freshness,
     GlobalRecoveryPolicy,
     HealthLimits,
@@ -130,6 +131,7 @@ class Application:
     freshness: Freshness = field(default_factory=Freshness)
     health: HealthLimits = field(default_factory=HealthLimits)
     snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    deploy: DeployPolicy = field(default_factory=DeployPolicy)
     description: str | None = None
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -314,6 +316,7 @@ def _application(table: Table, broker: str) -> Application:
         freshness=Freshness.read(table.table("checkpoint-freshness")),
         health=HealthLimits.read(table.table("health")),
         snapshots=SnapshotPolicy.read(table.table("snapshots")),
+        deploy=DeployPolicy.read(table.table("deploy")),
     )
     reject_old_form(table, application_id)
     table.reject_unknown()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
+from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
 from penstock.orchestration.declarations.toml_table import Table
 from penstock.orchestration.declarations.unknown_names import unknown
 
@@ -194,6 +195,31 @@ class SnapshotPolicy:
         if minutes < 60:
             return f"*/{minutes} * * * *"
         return f"0 */{minutes // 60} * * *" if minutes < 1440 else "0 0 * * *"
+
+
+@dataclass(frozen=True, slots=True)
+class DeployPolicy:
+    """What a deploy demands. `rehearse`: a rehearsal that begins with the newest snapshot of at least this age (`6h`); None: no rehearsal.
+    `records`: at most so many records of each input partition; 0: all. `allow`: keys that may differ, by the name of a store or topic
+    (`rehearsal_limits.allowances`)."""
+
+    rehearse: str | None = None
+    records: int = 0
+    allow: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, table: Table) -> DeployPolicy:
+        span, given = table.optional_text("rehearse", pattern=".+", example="6h"), table.texts("allow", example="counts=10", default=())
+        records = table.whole("records", default=0, least=0)
+        table.reject_unknown()
+        try:
+            span_ms(span or "1s")
+        except ValueError as error:
+            raise table.wrong(("rehearse",), str(error)) from error
+        try:
+            return cls(span, records, allowances(given))
+        except ValueError as error:
+            raise table.wrong(("allow",), str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

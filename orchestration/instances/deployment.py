@@ -72,8 +72,10 @@ class Deployment:
         everything: bool = False,
         timeout_s: float = DEPLOY_SECONDS,
         progress: Callable[[str], None] = lambda _: None,
+        demand: Callable[[Application], None] = lambda _: None,
     ) -> None:
-        """Prepare a deployment; no broker is contacted. Raises WrongDeclarationError."""
+        """Prepare a deployment; no broker is contacted. `demand` is called when everything else was checked, if an instance would be
+        replaced, and may refuse. Raises WrongDeclarationError."""
         self._operations = operations
         self._application = operations.applications.named(application_id)
         self._observer = Observer(application_id, self._application.bootstrap_servers)
@@ -81,9 +83,11 @@ class Deployment:
         self._everything = everything
         self._timeout_s = timeout_s
         self._progress = progress
+        self._demand = demand
 
     def plan(self) -> Plan:
-        """Check everything, without stopping anything. Raises RefusedError with all obstacles; BrokerUnavailableError, LaunchError."""
+        """Check everything, without stopping anything. Raises RefusedError with all obstacles, and what `demand` raises;
+        BrokerUnavailableError, LaunchError."""
         application, operations = self._application, self._operations
         names = [name for name in operations.instances(application) if operations.rows(name)[0].wanted or operations.launcher.running(name)]
         if not names:
@@ -98,6 +102,8 @@ class Deployment:
         current = [name for name in mine if not self._everything and self._runs(name, builds, findings)]
         leader = picture.assignment.leader.rpartition("/")[0].rpartition("/")[0] if picture.assignment is not None else ""
         replaced = sorted((name for name in mine if name not in current), key=lambda name: name == leader)
+        if replaced:
+            self._demand(application)
         return Plan(application, tuple(replaced), tuple(current), tuple(elsewhere), tuple(findings.changes), findings.builds)
 
     def _is_elsewhere(self, name: str, picture: Picture) -> bool:

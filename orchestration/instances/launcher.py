@@ -196,7 +196,7 @@ class Launcher:
             done = subprocess.run(
                 [*command, *(["--reset-offsets"] if reset else [])],
                 cwd=paths.root,
-                env=_environment(paths.root),
+                env=environment(paths.root),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -218,7 +218,7 @@ class Launcher:
                 done = subprocess.run(
                     [sys.executable, "-m", "penstock.runtime.instance.precheck", "--config", *map(str, files)],
                     cwd=paths.root,
-                    env=_environment(paths.root),
+                    env=environment(paths.root),
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -325,7 +325,7 @@ class Launcher:
             child = subprocess.Popen(
                 [sys.executable, "-m", "penstock.runtime.instance", "--config", str(paths.settings_path(instance)), *options],
                 cwd=paths.root,
-                env=_environment(paths.root),
+                env=environment(paths.root),
                 stdin=commands,
                 stdout=commands if commands == subprocess.PIPE else log,
                 stderr=log,
@@ -369,7 +369,7 @@ class Launcher:
         return None
 
 
-def _environment(root: Path) -> Mapping[str, str]:
+def environment(root: Path) -> Mapping[str, str]:
     """Return the caller's environment, with the folders of the project and of this package on Python's module path."""
     paths = [str(root), str(_PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

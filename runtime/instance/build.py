@@ -1,4 +1,5 @@
-"""The fingerprint of an instance's code and configuration, by which an interrupted deploy skips instances that run the new code already.
+"""The fingerprint of an instance's code and configuration, by which an interrupted deploy skips instances that run the new code already;
+and a copy of that code, with which a rehearsal runs the build that is in operation beside a new one.
 
 It covers the files that the factory has imported (except Python's own and installed packages), Penstock's own files, the versions of all
 installed packages, and the configuration as written. It does not cover values from the environment (`${NAME}`), texts that may be secret,
@@ -10,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import logging
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -17,13 +20,17 @@ from pathlib import Path
 
 from penstock.runtime.model.secrets import shown
 
+logger = logging.getLogger(__name__)
+
+CODE = "code"
+"""Folder of the copy, in the application's folder of the state directory: `code/<fingerprint>/<package>/<module>.py`."""
 _PENSTOCK = Path(__file__).resolve().parents[1]
 
 
 def build_of(config: Mapping[str, object], factory: str) -> str:
     """Return the fingerprint. Call it after the factory. Files that cannot be read count as absent."""
     digest = hashlib.sha256(factory.encode())
-    for path in sorted({*_imported(), *_PENSTOCK.rglob("*.py")}):
+    for path in sorted({*(path for _, path in _imported()), *_PENSTOCK.rglob("*.py")}):
         digest.update(str(path).encode())
         digest.update(_content(path))
     installed = sorted(f"{found.name} {found.version}" for found in importlib.metadata.distributions())
@@ -31,15 +38,44 @@ def build_of(config: Mapping[str, object], factory: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _imported() -> Iterator[Path]:
-    """Yield the files of the application's own modules that are imported."""
+def keep_code(state: Path, build: str) -> None:
+    """Copy the application's own imported modules to `<state>/code/<build>`, in place of those of an earlier build. Data files beside them
+    are not copied. A copy that cannot be made is logged: only rehearsals need it."""
+    root = state / CODE
+    target, partial = root / build, root / f".{build}"
+    try:
+        if not target.is_dir():
+            shutil.rmtree(root, ignore_errors=True)
+            partial.mkdir(parents=True)
+            for name, path in _imported():
+                if name.partition(".")[0] == __name__.partition(".")[0]:
+                    continue  # Penstock itself is the one that runs the rehearsal
+                folder = partial.joinpath(*name.split("."))
+                copy = folder / path.name if path.stem == "__init__" else folder.with_suffix(".py")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+            partial.rename(target)
+    except OSError as error:
+        logger.warning("no copy of the code is kept in %s, which rehearsals of a new version would run: %s", root, error)
+
+
+def kept_code(state: Path) -> Path | None:
+    """Return the folder of the copy; None if there is none."""
+    root = state / CODE
+    return next((folder for folder in root.iterdir() if not folder.name.startswith(".")), None) if root.is_dir() else None
+
+
+def _imported() -> Iterator[tuple[str, Path]]:
+    """Yield names and files of the application's own modules that are imported."""
     installed = ("stdlib", "platstdlib", "purelib", "platlib")
     others = [Path(path).resolve() for name, path in sysconfig.get_paths().items() if name in installed]
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         path = Path(file).resolve() if isinstance(file, str) else None
-        if path is not None and path.suffix == ".py" and not any(path.is_relative_to(other) for other in (*others, _PENSTOCK)):
-            yield path
+        if name == "__main__" or path is None or path.suffix != ".py":
+            continue
+        if not any(path.is_relative_to(other) for other in (*others, _PENSTOCK)):
+            yield name, path
 
 
 def _content(path: Path) -> bytes:

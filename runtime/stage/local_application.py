@@ -2,8 +2,8 @@
 
 All tasks of the topology run, each the engine's own with its stores. Records are taken in the order of their timestamps, at most a run of
 each partition at a time; each task processes and commits what is its own, and then what the others have written to its repartition topics,
-until nothing is left. So sub-topologies feed each other as in a stream, also in a circle (foreign-key joins). Wall-clock time is the largest
-stream time.
+until nothing is left. So sub-topologies feed each other as in a stream, also in a circle (foreign-key joins). Wall-clock time is the
+largest stream time.
 
 Equal input and equal state give equal outputs and stores, in the same order.
 """
@@ -11,7 +11,7 @@ Equal input and equal state give equal outputs and stores, in the same order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -59,7 +59,7 @@ class TaskStart:
 
 
 class LocalApplication:
-    """The tasks of a resolved topology. Call `begin` with the state of each task that has some, `fill_globals`, `run` once,
+    """The tasks of a resolved topology. Call `begin` with the state of each task that has some, `fill_globals`, `run` at least once,
     `write_snapshots`, and `close`."""
 
     def __init__(
@@ -71,10 +71,12 @@ class LocalApplication:
         partitions: Mapping[str, int],
         outputs: Callable[[str, bytes | None, bytes | None, int, Headers | None, int | None], None],
         rejected: Callable[[TaskId, PausePoint], None],
+        tasks: Collection[TaskId] | None = None,
     ) -> None:
         """`partitions`: the number of each topic that exists, at least of all source topics. `outputs` takes committed records of sinks and
-        dead letters: topic, key, value, timestamp, headers, and the partition where the sink chose one. `rejected` is called for a record
-        for which a handler returned PAUSE; the task continues after it. Raises WrongPartitionsError, StreamsConfigError."""
+        dead letters, and those of repartition topics that no task here reads: topic, key, value, timestamp, headers, and the partition
+        where one was chosen. `rejected` is called for a record for which a handler returned PAUSE; the task continues after it. `tasks`:
+        those that run; None means all. Raises WrongPartitionsError, StreamsConfigError."""
         parts, internal = topology.sub_topologies(), topology.internal_topics()
         self._partitions = {**partitions, **plan_partitions(parts, internal, topology.copartition_groups(), partitions)}
         self._folder = folder
@@ -82,6 +84,7 @@ class LocalApplication:
         self._clock = StreamTimeClock()
         self._metrics = Metrics()
         self._log = _Router({topic.name for topic in internal if topic.kind == "repartition"}, self._partitions, outputs)
+        self._started = False
         self._around = Environment(
             config,
             topology,
@@ -95,9 +98,10 @@ class LocalApplication:
         )
         folder.mkdir(parents=True, exist_ok=True)
         self._globals = LocalGlobalStores(topology.global_stores(), self._around)
-        self._parts = {part.id: part for part in parts}
-        self.tasks = [self._task(part, number) for part in parts for number in range(task_count(part, self._partitions))]
+        wanted = [(part, number) for part in parts for number in range(task_count(part, self._partitions))]
+        self.tasks = [self._task(part, number) for part, number in wanted if tasks is None or TaskId(part.id, number) in tasks]
         self._readers = {partition: task for task in self.tasks for partition in task.inputs}
+        self._log.readers = self._readers.keys()
         self._starts: dict[TaskId, TaskStart] = {}
 
     def _task(self, part: SubTopology, number: int) -> OfflineTask:
@@ -134,15 +138,17 @@ class LocalApplication:
     def run(self, sources: Mapping[TopicPartition, ColumnSource]) -> None:
         """Process all records of the sources, and commit. They begin at the offsets of `begin`, else anywhere.
 
-        Raises StoreChangedError for files that do not fit, and DeserializationError, ProcessingError and ProductionError where a handler
-        returns FAIL.
+        May be called again with the records that follow. Raises StoreChangedError for files that do not fit, and DeserializationError,
+        ProcessingError and ProductionError where a handler returns FAIL.
         """
         merged = _Merged(sources)
         if (first_ms := merged.first_ms()) is not None:
             self._clock.advance_to(first_ms)
-        for task in self.tasks:
-            self._start(task)
-        self._settle()
+        if not self._started:
+            self._started = True
+            for task in self.tasks:
+                self._start(task)
+            self._settle()
         while turn := merged.turn():
             for partition, run in turn:
                 self._readers[partition].give(partition, run)
@@ -240,6 +246,8 @@ class _Router:
         partitions: Mapping[str, int],
         outputs: Callable[[str, bytes | None, bytes | None, int, Headers | None, int | None], None],
     ) -> None:
+        self.readers: Collection[TopicPartition] = ()
+        """Partitions that a task here reads."""
         self._internal = internal
         self._partitions = partitions
         self._outputs = outputs
@@ -261,6 +269,9 @@ class _Router:
         if partition is None:
             partition = self._turn(topic) if key is None else partition_for(key, self._partitions[topic])
         at = TopicPartition(topic, partition)
+        if at not in self.readers:
+            self._outputs(topic, key, value, timestamp, headers, partition)
+            return
         rows = self._waiting.get(at)
         if rows is None:
             rows = self._waiting[at] = RawColumns(topic, partition, [], [], [], [], [])

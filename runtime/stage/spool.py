@@ -19,8 +19,7 @@ from penstock.runtime.model.ids import TopicPartition
 RUN = 1_000
 """Records of a run."""
 _LENGTH = Struct(">I")
-_Headers = list[tuple[str, bytes | None]]
-_Columns = tuple[list[int], list[bytes | None], list[bytes | None], list[int], list[_Headers | None] | None]
+_Columns = tuple[list[int], list[bytes | None], list[bytes | None], list[int], list[list[tuple[str, bytes | None]] | None] | None]
 
 
 class SpoolWriter:
@@ -36,7 +35,7 @@ class SpoolWriter:
         """Append records, whose offsets rise."""
         for start in range(0, len(messages), RUN):
             run = messages[start : start + RUN]
-            headers = [_headers(message) for message in run]
+            headers = [message.headers() or None for message in run]
             data = self._encode(
                 (
                     [message.offset() for message in run],
@@ -56,15 +55,10 @@ class SpoolWriter:
         self._file.close()
 
 
-def _headers(message: RawMessage) -> _Headers | None:
-    found = message.headers()
-    return None if not found else [(name, data.encode() if isinstance(data, str) else data) for name, data in found]
-
-
 def spooled(path: Path, partition: TopicPartition) -> Iterator[RawColumns]:
     """Yield the runs of a file."""
     decode = msgspec.msgpack.Decoder(_Columns).decode
     with path.open("rb") as file:
         while head := file.read(_LENGTH.size):
             offsets, keys, values, timestamps, headers = decode(file.read(_LENGTH.unpack(head)[0]))
-            yield RawColumns(*partition, offsets, keys, values, timestamps, None if headers is None else list(headers))
+            yield RawColumns(*partition, offsets, keys, values, timestamps, headers)

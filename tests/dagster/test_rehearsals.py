@@ -1,0 +1,156 @@
+"""A new build beside the one that runs, over the same state and records; and a repair before it is deployed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.definitions import definitions
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.observer import Observer
+from penstock.runtime.model.states import TaskState
+from tests.dagster.telling import Project
+from tests.dagster.test_commands import penstock
+from tests.support import wait_until
+
+PARTITIONS, KEYS = 2, 20
+CODE = """
+import json, os
+from penstock import Consumed, Grouped, Materialized, Produced, StreamsBuilder, serdes
+
+def build():
+    application = os.environ["PENSTOCK_TEST_APPLICATION"]
+    builder = StreamsBuilder()
+    records = builder.stream(f"{application}-in", Consumed(serdes.STRING, value=serdes.JSON))
+    counts = records.group_by_key().count(Materialized("counts", key=serdes.STRING, value=serdes.LONG))
+    counts.to_stream().to(f"{application}-out", Produced(serdes.STRING, value=serdes.LONG))
+    by_group = Grouped(serdes.STRING, value=serdes.JSON, name="by-group")
+    sums = Materialized("sums", key=serdes.STRING, value=serdes.LONG)
+    groups = records.group_by(lambda key, value: value["group"], by_group)
+    groups.aggregate(lambda: 0, lambda key, value, total: total + value["amount"], sums)
+    return builder.build()
+"""
+DOUBLED = CODE.replace('total + value["amount"]', 'total + value["amount"] * (2 if key == "b" else 1)')
+OTHER_TYPE = (
+    CODE.replace('"sums", key=serdes.STRING, value=serdes.LONG', '"sums", key=serdes.STRING, value=serdes.STRING')
+    .replace("lambda: 0, lambda key, value, total: total +", 'lambda: "", lambda key, value, total: total + str(')
+    .replace('value["amount"], sums)', 'value["amount"]), sums)')
+)
+LENIENT = CODE.replace('value["amount"]', 'value.get("amount", 0)')
+
+
+@pytest.fixture
+def rehearsed(project: Project) -> Project:
+    """An application of one instance that has counted 200 records, and whose snapshot was taken then."""
+    application = project.application.id
+    for end in ("in", "out"):
+        project.broker.create_topic(f"{application}-{end}", PARTITIONS, exact=True)
+    write(project, CODE)
+    path = project.operations.paths.streams_toml
+    handler = '"processing.exception.handler" = "penstock.LogAndPauseProcessingExceptionHandler"\n"deserialization'
+    text = path.read_text().replace("tests.dagster.topology:build", "rehearsed_code:build").replace('"deserialization', handler)
+    path.write_text(text.replace(f', "{application}-2"', ""))
+    paths = project.operations.paths
+    project.operations = Operations(paths, Applications.read(path), project.control_plane)
+    send(project, 0, 200)
+    project.operations.start(f"{application}-1", actor="ann")
+    wait_until(lambda: counted(project) == 200, 60, "200 records")
+    assert "is complete" in penstock("snapshot", "take", application)
+    send(project, 200, 500)
+    return project
+
+
+def write(project: Project, code: str) -> Path:
+    path = project.operations.paths.root / "rehearsed_code.py"
+    path.write_text(code)
+    return path
+
+
+def send(project: Project, first: int, last: int) -> None:
+    records = [(f"k{n % KEYS}".encode(), json.dumps({"group": "abc"[n % 3], "amount": n}).encode()) for n in range(first, last)]
+    project.broker.produce(f"{project.application.id}-in", records)
+
+
+def counted(project: Project) -> int:
+    """Return the sum of the last counts of all keys."""
+    records = project.broker.consume(f"{project.application.id}-out")
+    last = {record.key: int.from_bytes(record.value or b"", "big") for record in records}
+    return sum(last.values())
+
+
+def test_a_build_is_compared_with_the_one_that_runs(rehearsed: Project) -> None:
+    application = rehearsed.application.id
+    same = penstock("rehearse", application)
+    assert "300 records since snapshot" in same and "the new build passes" in same
+    assert f"store counts: {KEYS} rows, equal" in same and f"topic {application}-out:" in same
+
+    write(rehearsed, DOUBLED)
+    changed = penstock("rehearse", application, status=1)
+    assert "store sums: 3 rows; 1 keys differ" in changed and "store sums differs at 1 keys; 0 are allowed" in changed
+    before = sum(n for n in range(500) if n % 3 == 1)
+    after = before + sum(n for n in range(200, 500) if n % 3 == 1)
+    assert f"  b: {before} at " in changed and f"-> {after} at " in changed
+    assert "store counts: 20 rows, equal" in changed
+    assert "the new build passes" in penstock("rehearse", application, "--allow", "sums=1")
+    found = json.loads(
+        penstock("rehearse", application, "--records", "50", "--allow", "sums=any", "--json").split("\n{", 1)[-1].join(("{", ""))
+    )
+    assert found["records"] == 100 and found["failures"] == []
+
+    write(rehearsed, OTHER_TYPE)
+    refused = penstock("rehearse", application, status=1)
+    assert "does not fit the state" in refused and "store sums" in refused
+    left = [path.name for path in (rehearsed.operations.paths.home / "rehearsals").iterdir()]
+    assert left == [f"{application}.json"], "the last result alone"
+    assert rehearsed.operations.launcher.running(f"{application}-1") is not None
+
+
+def test_a_deploy_that_demands_a_rehearsal_stops_nothing_until_it_passes(rehearsed: Project) -> None:
+    application, path = rehearsed.application.id, rehearsed.operations.paths.streams_toml
+    declared = f'{path.read_text()}\n[applications.{application}.deploy]\nrehearse = "1s"\n'
+    path.write_text(declared)
+    process = rehearsed.operations.launcher.running(f"{application}-1")
+    write(rehearsed, DOUBLED)
+    refused = penstock("deploy", application, status=1)
+    assert "nothing was stopped" in refused and "store sums differs at 1 keys; 0 are allowed" in refused
+    assert rehearsed.operations.launcher.running(f"{application}-1") == process
+
+    paths = rehearsed.operations.paths
+    operations = Operations(paths, Applications.read(path), rehearsed.control_plane)
+    job = definitions(operations.applications).resolve_job_def("rehearse_application")
+    config: dict[str, object] = {"application": application}
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = job.execute_in_process(run_config={"ops": {"rehearse": {"config": config}}}, instance=instance, raise_on_error=False)
+        [checked] = failed.get_asset_check_evaluations()
+        assert (failed.success, checked.check_name, checked.passed) == (False, "rehearsal", False)
+        assert checked.metadata["differing_keys"].value == 1
+        passing = {"ops": {"rehearse": {"config": {**config, "allow": ["sums=1"]}}}}
+        assert job.execute_in_process(run_config=passing, instance=instance).get_asset_check_evaluations()[0].passed
+
+    path.write_text(f'{declared}allow = ["sums=any"]\n')
+    assert "runs the new code" in penstock("deploy", application)
+    assert rehearsed.operations.launcher.running(f"{application}-1") != process
+
+
+def test_a_repair_is_tried_on_the_record_that_paused_the_task(rehearsed: Project) -> None:
+    application, broker = rehearsed.application.id, rehearsed.broker
+    assert "is not paused (paused: none is)" in penstock("rehearse", application, "--paused", "0_0", status=1)
+    broker.produce(f"{application}-in", [(b"k0", b'{"group": "b"}'), (b"k0", b'{"group": "b", "amount": 7}')])
+    wait_until(lambda: bool(paused(rehearsed)), 60, "a paused task")
+    [task] = paused(rehearsed)
+    again = penstock("rehearse", application, "--paused", task, status=1)
+    assert "the record is rejected again" in again and "KeyError" in again
+    write(rehearsed, LENIENT)
+    now = penstock("rehearse", application, "--paused", task)
+    assert "the record is processed" in now
+    assert "store sums: 1 keys change" in now
+    assert paused(rehearsed) == [task], "nothing was touched"
+
+
+def paused(project: Project) -> list[str]:
+    picture = Observer(project.application.id, project.broker.bootstrap_servers).observe()
+    return [task for task, _, report in picture.reports() if report.state is TaskState.PAUSED]
