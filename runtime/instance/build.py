@@ -25,35 +25,43 @@ logger = logging.getLogger(__name__)
 CODE = "code"
 """Folder of the copy, in the application's folder of the state directory: `code/<fingerprint>/<package>/<module>.py`."""
 _PENSTOCK = Path(__file__).resolve().parents[1]
+_contents: dict[str, dict[str, tuple[Path, bytes]]] = {}
+"""By fingerprint: the application's own modules as they were read. Their files may have changed when the instance runs."""
 
 
 def build_of(config: Mapping[str, object], factory: str) -> str:
     """Return the fingerprint. Call it after the factory. Files that cannot be read count as absent."""
     digest = hashlib.sha256(factory.encode())
-    for path in sorted({*(path for _, path in _imported()), *_PENSTOCK.rglob("*.py")}):
+    modules = {path: name for name, path in _imported()}
+    contents: dict[str, tuple[Path, bytes]] = {}
+    for path in sorted({*modules, *_PENSTOCK.rglob("*.py")}):
+        data = _content(path)
         digest.update(str(path).encode())
-        digest.update(_content(path))
+        digest.update(data)
+        if path in modules and modules[path].partition(".")[0] != __name__.partition(".")[0]:
+            contents[modules[path]] = path, data
     installed = sorted(f"{found.name} {found.version}" for found in importlib.metadata.distributions())
     digest.update(json.dumps([installed, {key: shown(key, value) for key, value in config.items()}], sort_keys=True).encode())
-    return digest.hexdigest()[:16]
+    build = digest.hexdigest()[:16]
+    _contents[build] = contents
+    return build
 
 
 def keep_code(state: Path, build: str) -> None:
-    """Copy the application's own imported modules to `<state>/code/<build>`, in place of those of an earlier build. Data files beside them
-    are not copied. A copy that cannot be made is logged: only rehearsals need it."""
+    """Write the application's own modules, as `build_of` has read them in this process, to `<state>/code/<build>`, in place of those of
+    an earlier build. Data files beside them are not copied. A copy that cannot be written is logged: only rehearsals need it."""
     root = state / CODE
     target, partial = root / build, root / f".{build}"
     try:
-        if not target.is_dir():
+        contents = _contents.pop(build, None)
+        if contents is not None and not target.is_dir():
             shutil.rmtree(root, ignore_errors=True)
             partial.mkdir(parents=True)
-            for name, path in _imported():
-                if name.partition(".")[0] == __name__.partition(".")[0]:
-                    continue  # Penstock itself is the one that runs the rehearsal
+            for name, (path, data) in contents.items():
                 folder = partial.joinpath(*name.split("."))
                 copy = folder / path.name if path.stem == "__init__" else folder.with_suffix(".py")
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, copy)
+                copy.write_bytes(data)
             partial.rename(target)
     except OSError as error:
         logger.warning("no copy of the code is kept in %s, which rehearsals of a new version would run: %s", root, error)

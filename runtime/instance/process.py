@@ -9,7 +9,6 @@ from pathlib import Path
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.client.running import EXIT_CLEAN, EXIT_FAILED, log_refusal
 from penstock.runtime.config.environment import BUILD
-from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.instance.build import build_of, keep_code
 from penstock.runtime.instance.seed import INTERRUPTED, seed
 from penstock.runtime.instance.settings import InstanceSettings
@@ -31,15 +30,15 @@ def run_instance(
     if where is not None and (status := _seeded(settings, where, reset_offsets)) != EXIT_CLEAN:
         return status
     try:
-        config = settings.streams_config()
-        streams = KafkaStreams(settings.factory, config, log_path=settings.log_path)
+        streams = KafkaStreams(settings.factory, settings.streams_config(), log_path=settings.log_path)
     except (StreamsConfigError, TopologyError) as error:
         return log_refusal(error)
     except KeyboardInterrupt:  # a KeyboardInterrupt of the factory is a TopologyError
         logger.error("interrupted before the start")
         return EXIT_FAILED
     os.environ[BUILD] = found = build or build_of(settings.config, settings.factory)  # for this process and its workers'
-    keep_code(Path(StreamsConfig(config).text("state.dir")) / settings.application, found)
+    if (state := settings.config.get("state.dir")) is not None:  # an instance of a project, which may be rehearsed
+        keep_code(Path(str(state)) / settings.application, found)
     return streams.run()
 
 
