@@ -27,12 +27,10 @@ from penstock.orchestration.commands.run_book import ApplicationName
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
-from penstock.orchestration.rehearsals.choice import all_snapshots, chosen_snapshot
 from penstock.orchestration.rehearsals.comparison import Difference
 from penstock.orchestration.rehearsals.demand import compare
-from penstock.orchestration.rehearsals.processes import Build
-from penstock.orchestration.rehearsals.rehearsal import NEW, Comparison, Tell, rehearsing
-from penstock.orchestration.rehearsals.repair import Repair, paused_record, rehearse_repair, usable
+from penstock.orchestration.rehearsals.rehearsal import Comparison, Tell
+from penstock.orchestration.rehearsals.repair import Repair, rehearsed_repair
 from penstock.orchestration.rehearsals.verdict import unknown_names
 from penstock.runtime.model.ids import TaskId
 
@@ -120,17 +118,13 @@ def rehearse(
 def _rehearse_repair(application: str, task: TaskId, factory: str | None, following: int, snapshot: str | None, *, as_json: bool) -> None:
     paths = ProjectPaths.find()
     declared = Applications.of(paths).named(application)
-    paused = paused_record(declared, task)
-    found = usable(
-        all_snapshots(paths, declared) if snapshot is None else [chosen_snapshot(paths, declared, 0, where=snapshot)[0]], task, paused
-    )
-    if found is None:
+    with shown_progress() as tell:
+        repair = rehearsed_repair(paths, declared, task, tell, factory=factory, following=following, snapshot=snapshot)
+    if repair.snapshot is None:
         warn(
-            f"no snapshot before the pause contains task {task}: it begins without state. penstock snapshot take {application} takes "
+            f"no snapshot before the pause contains task {task}: it began without state. penstock snapshot take {application} takes "
             "one now, of paused tasks too"
         )
-    with shown_progress() as tell, rehearsing(paths, declared, tell) as rehearsal:
-        repair = rehearse_repair(rehearsal, Build(NEW, factory or declared.factory), task, paused, found, following)
     if as_json:
         print_json(repair.data())
     else:

@@ -39,6 +39,7 @@ _DECISIONS = {
     "reject": "do not execute it; the alert stays open",
     "repair": "execute the run-book that fits",
     "try": "a dry run: say what each step would do",
+    "rehearse": "if the code is wrong: run the record with the corrected code on a copy of the task's state, before it is deployed",
 }
 """Links that open a form which is filled in. They are longer than a page is wide, and Dagster shows a link of metadata as its address, so
 they are in one Markdown text, with names."""
@@ -135,6 +136,9 @@ def links(alert: Alert) -> dict[str, str]:
             if run is None:
                 found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": False}, declared)
             found["try"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": True}, declared)
+        if alert.kind == EventKind.TASK_PAUSED.value and alert.detail.get("reason") != "command":
+            corrected = {"application": alert.application, "task": alert.task, "factory": "", "records": 10}
+            found["rehearse"] = _launchpad(alert, "rehearse_repair", "repair", corrected)
     if alert.instance:
         asset = quote("/".join(instances_key(alert.application).path))
         found["instance"] = f"/assets/{asset}?view=partitions&partition={quote(alert.instance, safe='')}"

@@ -32,12 +32,14 @@ from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rehearsals.demand import compare, demand
 from penstock.orchestration.rehearsals.rehearsal import Tell
+from penstock.orchestration.rehearsals.repair import rehearsed_repair
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import text_of
 from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
 from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import State
 
 APPLICATION = "penstock/application"
@@ -117,6 +119,20 @@ class RehearsalConfig(dg.Config):
     allow: list[str] = Field(
         default=[],
         description="Keys that may differ, for example counts=10, alerts=1%, sums=any; empty: as [applications.NAME.deploy] says",
+    )
+
+
+class RepairConfig(dg.Config):
+    """Configuration of the rehearsal of a repair."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    task: str = Field(description="The paused task, for example 0_4")
+    factory: str = Field(
+        default="", description="The corrected build, module:function; empty: the declared one, with the code as it is now"
+    )
+    records: int = Field(default=10, description="At most so many records of each input after the one at which the task is paused", ge=0)
+    snapshot: str = Field(
+        default="", description="Id, path or URI of the snapshot with the task's state; empty: the newest before the pause"
     )
 
 
@@ -294,6 +310,45 @@ def rehearse(context: dg.OpExecutionContext, config: RehearsalConfig, penstock: 
 
 
 @dg.op
+def repair(context: dg.OpExecutionContext, config: RepairConfig, penstock: PenstockResource) -> None:
+    """Run the record at which a task is paused, and some after it, with corrected code on a copy of the task's state. Fails if one of them
+    is rejected."""
+    paths = penstock.operations.paths
+    with _explained():
+        application = penstock.operations.applications.named(config.application)
+        try:
+            task = TaskId.parse(config.task)
+        except ValueError as error:
+            raise _failure(str(error)) from error
+        found = rehearsed_repair(
+            paths,
+            application,
+            task,
+            Tell(context.log.info),
+            factory=config.factory or None,
+            following=config.records,
+            snapshot=config.snapshot or None,
+        )
+    for topic, key, value in found.outputs:
+        context.log.info(f"writes to {topic}: {key} = {value}")
+    for difference, samples in found.changes:
+        for key, before, now in samples:
+            context.log.info(f"changes store {difference.name}, {key}: {before} -> {now}")
+    context.add_output_metadata(
+        {
+            "1 record": found.at,
+            "2 finding": "it is processed" if found.read else "it is rejected again",
+            "3 rejected": "\n".join(f"{each}: {each.error}" for each in found.rejected) or "none",
+            "4 records": found.records,
+            "5 written": found.written,
+            "6 snapshot": found.snapshot or "none: the task began without state",
+        }
+    )
+    if found.rejected:
+        raise _failure("; ".join(f"{each} is rejected: {each.error}" for each in found.rejected[:5]))
+
+
+@dg.op
 def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: PenstockResource) -> None:
     """Drain an instance: others learn its tasks and take them over, then it ends and stays stopped."""
     operations = penstock.operations
@@ -439,6 +494,7 @@ def jobs(applications: Applications) -> Sequence[dg.JobDefinition]:
         _job("scale_application", choices.typed(scale, ScaleConfig)),
         _job("deploy_application", choices.typed(deploy, DeployConfig)),
         _job("rehearse_application", choices.typed(rehearse, RehearsalConfig)),
+        _job("rehearse_repair", choices.typed(repair, RepairConfig)),
         _job("drain_instance", choices.typed(drain, DrainConfig)),
         _job("stop_instance", choices.typed(stop, StopConfig)),
         _job("seed_application", choices.typed(install_seed, SeedConfig)),

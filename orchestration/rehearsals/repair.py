@@ -13,12 +13,14 @@ from pathlib import Path
 import msgspec
 
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.kafka.observer import Observer
 from penstock.orchestration.rehearsals import messages
+from penstock.orchestration.rehearsals.choice import all_snapshots, chosen_snapshot
 from penstock.orchestration.rehearsals.comparison import Difference, compare_stores
 from penstock.orchestration.rehearsals.outputs import in_order
 from penstock.orchestration.rehearsals.processes import Build, RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import Imported, Rehearsal, sample_texts
+from penstock.orchestration.rehearsals.rehearsal import NEW, Imported, Rehearsal, Tell, rehearsing, sample_texts
 from penstock.runtime.coordination.records import PausedAt
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
@@ -76,6 +78,24 @@ class Repair:
                 for difference, samples in self.changes
             ],
         }
+
+
+def rehearsed_repair(
+    paths: ProjectPaths,
+    application: Application,
+    task: TaskId,
+    tell: Tell,
+    *,
+    factory: str | None,
+    following: int,
+    snapshot: str | None,
+) -> Repair:
+    """Rehearse a repair with a build: a factory, or the declared one with the code as it is now. Raises RehearsalError, StreamsError."""
+    paused = paused_record(application, task)
+    known = all_snapshots(paths, application) if snapshot is None else [chosen_snapshot(paths, application, 0, where=snapshot)[0]]
+    build = Build(NEW, factory or application.factory)
+    with rehearsing(paths, application, tell) as rehearsal:
+        return rehearse_repair(rehearsal, build, task, paused, usable(known, task, paused), following)
 
 
 def paused_record(application: Application, task: TaskId) -> PausedAt:

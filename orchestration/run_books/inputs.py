@@ -75,7 +75,8 @@ class ResumeTaskInputs(TaskInputs):
 
 class SkipRecordInputs(TaskInputs):
     """Move a paused task past the record that it is paused at: the record is stored in the dead-letter topic, the task continues after it,
-    the alert is closed. Refused if the task is not paused at exactly this record."""
+    the alert is closed. Refused if the task is not paused at exactly this record. If it is the code that is wrong, correct it instead:
+    penstock rehearse APPLICATION --paused TASK (job rehearse_repair) tries it on this record first."""
 
     BOOK, JOB, OP = SkipRecord, "skip_record", "skip"
 

@@ -64,8 +64,8 @@ def test_the_facts_are_in_the_order_of_need_also_where_names_are_sorted() -> Non
 @pytest.mark.parametrize(
     ("detail", "names"),
     [
-        ({}, ["repair", "try", "instance"]),
-        ({"run_book_run": 3, "waits_for_approval": True}, ["approve", "reject", "try", "instance"]),
+        ({}, ["repair", "try", "rehearse", "instance"]),
+        ({"run_book_run": 3, "waits_for_approval": True}, ["approve", "reject", "try", "rehearse", "instance"]),
         ({"reason": "command"}, ["repair", "try", "instance"]),
     ],
 )
@@ -80,10 +80,10 @@ def test_links_to_forms_have_names_since_dagster_shows_a_link_of_metadata_as_its
     shown = alert_check.metadata(alert(run_book_run=3, waits_for_approval=True))
     decisions = shown["6.1 decisions"]
     assert isinstance(decisions, dg.MarkdownMetadataValue) and decisions.value is not None
-    assert [line.split("](")[0] for line in decisions.value.splitlines()] == ["- [approve", "- [reject", "- [try"]
+    assert [line.split("](")[0] for line in decisions.value.splitlines()] == ["- [approve", "- [reject", "- [try", "- [rehearse"]
     links = re.findall(r"\]\(([^() ]+)\): ", decisions.value)
     assert [urlsplit(link).path for link in links] == [
-        f"/guess/{job}/playground/setup" for job in ("approve_run_book", "approve_run_book", "skip_record")
+        f"/guess/{job}/playground/setup" for job in ("approve_run_book", "approve_run_book", "skip_record", "rehearse_repair")
     ]
     addresses = [value.value for value in shown.values() if isinstance(value, dg.UrlMetadataValue)]
     assert [len(address) < 100 for address in addresses] == [True], "the instance: longer ones widen the page beyond the window"
