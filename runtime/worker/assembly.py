@@ -104,8 +104,8 @@ class LoopCalls:
     give_up: Callable[[], bool]
     """True when the time of a stop has run out."""
     start_given_up: Callable[[], bool]
-    """True if the start is to be abandoned before the brokers have answered. Later, other threads call this: their waiting is not
-    progress."""
+    """True if the start is to be abandoned before the brokers have answered, or the components are being closed. Other threads call this
+    after the start: their waiting is not progress."""
     close: Callable[[int | None], None]
     """Close the client, within a number of ms, on an operator's command."""
 

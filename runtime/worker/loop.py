@@ -95,6 +95,9 @@ class Worker:
         self._stop_at_ms: int | None = None
         self._stop = Stop()
         self._draining = False
+        self._closing = False
+        """Components are being closed: no request about topics is waited for any more."""
+        self._waits_at_stop = False
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._ended = False
         self._thread: int | None = None
@@ -102,7 +105,7 @@ class Worker:
         self._progressed_ms = self._clock.monotonic_ms()
         self._calls = LoopCalls(
             give_up=self._gives_up,
-            start_given_up=lambda: self._starting and self._gives_up(),
+            start_given_up=lambda: self._closing or (self._starting and self._gives_up()),
             close=spec.close_client or (lambda timeout_ms: self.request_stop(Stop(timeout_ms))),
         )
         self._incidents = self._new_incidents()
@@ -143,7 +146,16 @@ class Worker:
         self._progressed_ms = self._clock.monotonic_ms()
         if self._starting and self._stopping.is_set():  # nothing is open that would have to be committed
             return True
-        return self._stop_at_ms is not None and self._clock.monotonic_ms() >= self._stop_at_ms
+        if self._stop_at_ms is None:
+            return False
+        left_ms = self._stop_at_ms - self._clock.monotonic_ms()
+        if left_ms > 0 and not self._waits_at_stop:
+            self._waits_at_stop = True
+            logger.warning(
+                "closing waits for a broker, to commit what was processed: for %d s more, then without (the records are processed again)",
+                -(-left_ms // 1000),
+            )
+        return left_ms <= 0
 
     def do(self, call: Call, *arguments: object) -> object:
         """Execute a call now. Only on the worker's own thread."""
@@ -259,6 +271,7 @@ class Worker:
         finally:
             try:
                 if self._assembly is not None:
+                    self._closing = True
                     self._assembly.close(clean=clean, leave_group=self._stop.leave_group)
             finally:
                 self._ended = True
@@ -288,7 +301,9 @@ class Worker:
         assembly, self._assembly = self._assembly, None
         self._view, self._incidents = View(), self._new_incidents()
         if assembly is not None:
+            self._closing = True
             assembly.close(clean=clean, leave_group=False)
+            self._closing = False
 
     def _restart_in_place(self) -> None:
         """Restart in place, as after a restart of the instance: its tasks stay reserved for it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -12,9 +14,10 @@ from penstock import serdes
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.kafka import topic_admin
 from penstock.runtime.model.states import State
 from tests.support import Kafka, wait_until
-from tests.support.engine import count_topology, counts_become, running
+from tests.support.engine import client, count_topology, counts_become, reaches, running
 from tests.support.instances import SESSION
 
 SHORT: dict[str, object] = {**SESSION, "transaction.timeout.ms": 3_000}
@@ -37,6 +40,43 @@ def test_it_continues_when_the_broker_is_back_and_nothing_is_lost(own_broker: Em
             broker.produce(source, [(f"k{n % 5}", "v") for n in range(95)])
             counts_become(broker, output, {f"k{n}": 20 + 20 * outage for n in range(5)}, seconds=90)
             assert streams.failure is None
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_a_close_while_the_broker_is_frozen_takes_its_time_limit_and_says_what_it_waits_for(
+    own_broker: EmbeddedBroker,
+    application_id: str,
+    state_dir: Path,
+    guarantee: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request about topics that is under way is not waited for: it may take longer than the close itself."""
+    monkeypatch.setattr(topic_admin, "ANSWER_SECONDS", 3_600.0)
+    broker = Kafka(own_broker.bootstrap_servers)
+    source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)
+    topology = count_topology(source, output, caching=False)
+    settings = {**SHORT, "processing.guarantee": guarantee}
+    broker.produce(source, [(f"k{n % 5}", "v") for n in range(100)])
+    status = own_broker.status()
+    assert status is not None
+    streams = client(broker, topology, application_id, state_dir, **settings)
+    streams.start()
+    reaches(streams, State.RUNNING)
+    counts_become(broker, output, {f"k{n}": 20 for n in range(5)})
+    os.kill(status.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "no broker has answered for 3 s (describe topic" in caplog.text, 60, "a request about topics that waits")
+        assert streams.close(1_000) is False
+        if guarantee == "at_least_once":  # with exactly-once a call hangs, which is noticed after 8 s
+            assert "closing waits for a broker" in caplog.text
+        wait_until(lambda: streams.state is State.NOT_RUNNING, 30, "the end of the close")
+        assert "closing without a last commit" in caplog.text
+    finally:
+        os.kill(status.pid, signal.SIGCONT)
+    broker.produce(source, [(f"k{n % 5}", "v") for n in range(5)])
+    with running(broker, topology, application_id, state_dir, **settings):
+        counts_become(broker, output, {f"k{n}": 21 for n in range(5)}, seconds=90)
 
 
 def test_an_outage_longer_than_the_delay_of_the_clean_up_costs_no_state(
