@@ -70,7 +70,7 @@ def test_a_close_while_the_broker_is_frozen_takes_its_time_limit_and_says_what_i
         assert streams.close(1_000) is False
         if guarantee == "at_least_once":  # with exactly-once a call hangs, which is noticed after 8 s
             assert "closing waits for a broker" in caplog.text
-        wait_until(lambda: streams.state is State.NOT_RUNNING, 30, "the end of the close")
+        wait_until(lambda: streams.state is State.NOT_RUNNING, 12, "the end of the close")
         assert "closing without a last commit" in caplog.text
     finally:
         os.kill(status.pid, signal.SIGCONT)
