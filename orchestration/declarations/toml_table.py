@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.orchestration.declarations.errors import ExpectedError
-from penstock.runtime.model.secrets import is_secret, kind, shown
+from penstock.runtime.model.secrets import kind, shown
 
 
 class WrongDeclarationError(ExpectedError):
@@ -79,7 +79,8 @@ class Table:
         found: dict[str, str | int | float | bool] = {}
         for key, value in self._content.items():
             if isinstance(value, dict):
-                raise self.wrong((key,), f'expected a value. A key that holds dots is quoted: "{_flat(key, value)}" = …')
+                # The names inside may be a secret, as in a table below a misspelled key.
+                raise self.wrong((key,), f'expected a value, found a table. A key that holds dots is quoted: "{key}.…" = …')
             if not isinstance(value, (str, int, float, bool)):
                 raise self.wrong((key,), f"expected text, a number, true or false, found {kind(value)}")
             found[key] = value
@@ -202,10 +203,3 @@ def _split(dotted: str) -> tuple[str, ...]:
 def _dotted(at: Sequence[str]) -> str:
     parts = [part for part in at if not part.startswith(_ENTRY)]
     return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in parts) or "the file"
-
-
-def _flat(key: str, value: Mapping[str, object]) -> str:
-    inner, below = next(iter(value.items()), ("", None))
-    if is_secret(key):  # the text below it is not part of a key
-        return f"{key}.…"
-    return f"{key}.{_flat(inner, below)}" if isinstance(below, dict) else f"{key}.{inner}"

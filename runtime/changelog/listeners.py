@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
+from penstock.runtime.model.error_details import at_line
+from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.ids import TaskId, TopicPartition
+from penstock.runtime.model.user_errors import described
+
+Listener = TypeVar("Listener")
 
 
 class StateRestoreListener(Protocol):
@@ -41,3 +47,28 @@ class StandbyUpdateListener(Protocol):
     def on_batch_loaded(self, partition: TopicPartition, store: str, task: TaskId, batch_end: int, records: int, end: int) -> None: ...
 
     def on_update_suspended(self, partition: TopicPartition, store: str, offset: int, end: int, reason: SuspendReason) -> None: ...
+
+
+def with_named_failures(listener: Listener) -> Listener:
+    """Return a listener that calls this one, and whose failures, of any BaseException, are a StreamsError that names listener, method and
+    store: they belong to no record."""
+    return cast(Listener, _NamedFailures(listener))
+
+
+class _NamedFailures:
+    def __init__(self, listener: object) -> None:
+        self._listener = listener
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        call = getattr(self._listener, method)
+
+        def called(partition: TopicPartition, store: str, *arguments: object) -> None:
+            try:
+                call(partition, store, *arguments)
+            except BaseException as error:
+                name = f"{type(self._listener).__qualname__}.{method}"
+                raise StreamsError(
+                    f"the listener {name}, called for store {store} ({partition}), has failed{at_line(error)}: {described(error)}"
+                ) from error
+
+        return called

@@ -22,7 +22,7 @@ from signal import Signals
 from types import TracebackType
 from typing import Self, TypeAlias, TypeVar, cast
 
-from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
+from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, with_named_failures
 from penstock.runtime.client.running import EXIT_CLEAN, end_at_once, end_stalled, log_failure, log_refusal, received_signals
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import Shutdown, encode
@@ -393,14 +393,16 @@ class KafkaStreams:
         self._exception_handler = handler
 
     def set_global_state_restore_listener(self, listener: StateRestoreListener) -> None:
-        """Set the listener that is notified of every store that is restored. Only before `start()`."""
+        """Set the listener that is notified of every store that is restored. Only before `start()`. What it raises is a failure like that
+        of an operator: the handler of uncaught exceptions decides."""
         self._require_created("set_global_state_restore_listener")
-        self._worker_factory.restore_listener = listener
+        self._worker_factory.restore_listener = with_named_failures(listener)
 
     def set_standby_update_listener(self, listener: StandbyUpdateListener) -> None:
-        """Set the listener that is notified of every store of a standby or learner. Only before `start()`."""
+        """Set the listener that is notified of every store of a standby or learner. Only before `start()`. What it raises is a failure like
+        that of an operator: the handler of uncaught exceptions decides."""
         self._require_created("set_standby_update_listener")
-        self._worker_factory.standby_listener = listener
+        self._worker_factory.standby_listener = with_named_failures(listener)
 
     @property
     def _instance(self) -> str:

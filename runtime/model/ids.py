@@ -71,10 +71,11 @@ class HostInfo:
 
     @classmethod
     def build_from_endpoint(cls, endpoint: str) -> HostInfo:
-        """Parse `host:port`, with an IPv6 address in brackets. Raises ValueError with an example."""
+        """Parse `host:port`, with an IPv6 address in brackets. Raises ValueError, with an example and without the text, which may hold a
+        secret."""
         found = _ENDPOINT.fullmatch(endpoint.strip())
         if found is None or not 1 <= int(found["port"]) <= 65535:
-            raise ValueError(f"{endpoint!r} is not host:port, with a port from 1 to 65535 (for example 10.0.0.5:8080, or [::1]:8080)")
+            raise ValueError("is not host:port, with a port from 1 to 65535 (for example 10.0.0.5:8080, or [::1]:8080)")
         return cls(found["six"] or found["host"], int(found["port"]))
 
     @classmethod

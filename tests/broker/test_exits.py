@@ -253,7 +253,7 @@ def test_listeners_and_the_uncaught_exception_handler_that_exit_do_not_stop_what
         streams.start()
         wait_until(lambda: streams.state is State.ERROR, what="the end")
         assert alive(streams) == [0]
-    assert "SystemExit" in str(asked[0])
+    assert "the listener ExitsOnRestore.on_restore_start, called for store latest (" in str(asked[0]) and "SystemExit" in str(asked[0])
     assert "the state listener failed at the move from CREATED to REBALANCING" in caplog.text
     assert "the uncaught-exception handler itself failed" in caplog.text
 

@@ -358,6 +358,42 @@ def test_the_handler_may_shut_down_the_whole_application(app: App, tmp_path: Pat
         wait_until(lambda: len(app.broker.consume(app.output)) == 41, 60, "all records")
 
 
+class ExitsOnRestore:
+    """Exits when the first store is restored."""
+
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
+        raise SystemExit(0)
+
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None: ...
+
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None: ...
+
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None: ...
+
+
+@pytest.mark.parametrize("answer", [StreamThreadExceptionResponse.SHUTDOWN_CLIENT, StreamThreadExceptionResponse.REPLACE_THREAD])
+def test_a_listener_that_exits_is_a_failure_that_the_handler_decides(app: App, answer: StreamThreadExceptionResponse) -> None:
+    """It runs in the main process, where no worker fails of it."""
+    asked: list[BaseException] = []
+
+    def decide(error: BaseException) -> StreamThreadExceptionResponse:
+        asked.append(error)
+        return answer
+
+    with app.client("counts") as streams:
+        streams.set_global_state_restore_listener(ExitsOnRestore())
+        streams.set_uncaught_exception_handler(decide)
+        streams.start()
+        if answer is StreamThreadExceptionResponse.SHUTDOWN_CLIENT:
+            wait_until(lambda: streams.state is State.ERROR, 60, "the end")
+            assert streams.failure is asked[0]
+        else:
+            wait_until(lambda: len(asked) == 4, 60, "a call for each task")
+            reaches(streams, State.RUNNING, 60)
+    named = "the listener ExitsOnRestore.on_restore_start, called for store counts ("
+    assert all(named in str(error) and str(error).endswith("SystemExit: 0") for error in asked)
+
+
 @pytest.mark.parametrize("value", ["fail", "exit"])
 def test_a_worker_that_fails_for_good_ends_the_client(app: App, caplog: pytest.LogCaptureFixture, value: str) -> None:
     with app.running("troubled_copy") as streams:

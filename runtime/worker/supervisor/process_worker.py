@@ -245,7 +245,7 @@ class ProcessWorker:
             case Logged(fields):
                 _log(fields)
             case ListenerCall():
-                self._later(lambda: self._listen(subject))
+                self._later(lambda: self._call_listener(subject))
             case CloseRequested(timeout_ms):
                 self._later(lambda: self._listener.close_requested(timeout_ms))
             case Ended():
@@ -260,6 +260,12 @@ class ProcessWorker:
                 self._kill_silent(silent_ms)
         if self._heard_ms is not None or isinstance(subject, Heartbeat):
             self._heard_ms = now_ms
+
+    def _call_listener(self, call: ListenerCall) -> None:
+        try:
+            self._listen(call)
+        except BaseException as error:  # noqa: BLE001 (user code may raise anything; the handler decides)
+            self._listener.listener_failed(error)
 
     def _move(self, state: State) -> None:
         self.state = state

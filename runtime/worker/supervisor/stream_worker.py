@@ -100,6 +100,10 @@ class WorkerListener(Protocol):
         """An operator's command asks to close the instance, within a number of ms (None: as `close()`)."""
         ...
 
+    def listener_failed(self, error: BaseException) -> None:
+        """A listener of the client, which a worker's process has called, has failed. The worker itself runs on."""
+        ...
+
     def ended(self, worker: StreamWorker, error: BaseException | None, *, died: bool) -> None:
         """A worker has ended. `error`: its failure; `died`: its process ended without a last message."""
         ...

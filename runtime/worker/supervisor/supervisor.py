@@ -213,6 +213,14 @@ class Supervisor:
     def close_requested(self, timeout_ms: int | None) -> None:
         self._owner.close_requested(timeout_ms)
 
+    def listener_failed(self, error: BaseException) -> None:
+        """Handle a listener's failure, on the supervisor's thread. If the handler wants the worker replaced, it runs on: nothing of it is
+        lost."""
+        if self._owner.should_replace(error):
+            logger.error("%s: the worker runs on, as the handler of uncaught exceptions has answered", error)
+        else:
+            self._give_up(error)
+
     def ended(self, worker: StreamWorker, error: BaseException | None, *, died: bool) -> None:
         """Handle the end of a worker, on its own thread, or on the supervisor's for a process."""
         replace = died or (error is not None and self._owner.should_replace(error))
@@ -313,7 +321,7 @@ class Supervisor:
         try:
             job()
         except BaseException:
-            logger.exception("a listener, or the supervision of a worker, has failed")
+            logger.exception("the supervision of a worker has failed")
 
     def _begin_due(self) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -211,6 +211,12 @@ def test_what_is_no_address_is_refused_with_what_would_be_right(text: str) -> No
         StreamsConfig({**BASE, "application.server": text})
 
 
+def test_credentials_in_an_address_are_not_shown() -> None:
+    with pytest.raises(StreamsConfigError, match=r"application\.server = .* is not host:port") as caught:
+        StreamsConfig({**BASE, "application.server": "https://me:s3cr3t@host:80/x?sig=s3cr3t"})
+    assert "s3cr3t" not in str(caught.value)
+
+
 def test_the_endpoints_address_is_the_instances_unless_it_is_every_address() -> None:
     assert StreamsConfig({**BASE, "http.port": 8080}).application_server == HostInfo("127.0.0.1", 8080)
     assert StreamsConfig(BASE).application_server is None
