@@ -58,7 +58,7 @@ def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDe
         specs=[
             *(dg.AssetCheckSpec(name, asset=key, description=description) for name, description in DESCRIPTIONS.items()),
             alert_check.check_spec(application.id),
-            rehearsal_check.check_spec(application.id),
+            *rehearsal_check.check_specs(application.id),
         ],
     )
     def health(context: dg.AssetCheckExecutionContext, penstock: PenstockResource) -> Iterator[dg.AssetCheckResult]:
@@ -75,6 +75,7 @@ def check_results(operations: Operations, application: Application, log: logging
         *(_result(result, at) for result in results),
         alert_check.result(operations, application.id),
         rehearsal_check.result(operations.paths, application.id),
+        rehearsal_check.audit_result(operations.paths, application.id),
     )
 
 

@@ -69,6 +69,7 @@ _COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
     (_STATE, "tables", ("tables",)),
     (_STATE, "reset", ("reset",)),
     (_STATE, "backfill", ("backfill",)),
+    (_STATE, "audit_state", ("audit_state",)),
     (_INSTANCES, "rehearse", ("rehearse",)),
     (_MACHINE, "init", ("init",)),
     (_MACHINE, "dev", ("dev",)),

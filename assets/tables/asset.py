@@ -127,7 +127,9 @@ def table_check(table: StateTable, application: Application) -> dg.AssetChecksDe
 def report_differences(operations: Operations, table: StateTable, found: TableCheck, *, occurrence: str, actor: str) -> None:
     """Open, count or resolve the alert on the table."""
     counts = {"missing": found.missing, "surplus": found.surplus, "different": found.different}
-    checked = incidents.TableCheck(table.application, table.name, occurrence, counts, found.first, found.differences)
+    checked = incidents.DifferenceCheck(
+        incidents.TABLE_DIFFERS, table.application, table.name, occurrence, counts, found.first, found.differences
+    )
     with operations.control_plane.writing() as session:
         incidents.of_check(session, checked, actor=actor, at=audit.now())
 

@@ -128,6 +128,9 @@ def next_commands(alert: Alert) -> list[str]:
         case "TABLE_DIFFERS":
             damaged = "# the files are damaged: stop the instance, move its state away, start it; it is restored from the changelog"
             return [f"penstock describe {application}", damaged, resolve]
+        case "STATE_DIFFERS":
+            again = "# was the code another one in between, or does the store depend on the wall clock? Then it may differ"
+            return [f"penstock audit-state {application}", again, resolve]
         case "DEAD_LETTERS":
             return [f"penstock run-book replay-dead-letters {application} --dry-run"]
         case _:

@@ -10,6 +10,7 @@
                                  them; once per topic
     INSTANCE_DIED                the sensor on instances          the instance is RUNNING
     TABLE_DIFFERS                the check of a table             the check
+    STATE_DIFFERS                an audit of the state            an audit
 
 Every function works within the caller's transaction and is idempotent: an occurrence is identified by the event's id, or the
 check's, and counts once.
@@ -272,16 +273,18 @@ def _recovery_ended(session: Session, application: Application, alert: Alert) ->
     return None
 
 
-TABLE_DIFFERS = "TABLE_DIFFERS"
+TABLE_DIFFERS, STATE_DIFFERS = "TABLE_DIFFERS", "STATE_DIFFERS"
 
 
 @dataclass(frozen=True, slots=True)
-class TableCheck:
-    """Result of a table's check. `occurrence` identifies the check. `counts`: rows by kind of difference, empty or zeros if there is none.
-    `first`: descriptions of the first rows; `location`: the table with all differing rows."""
+class DifferenceCheck:
+    """Result of a check that compares a table with its changelog, or a store with what its input gives (`kind`). `subject`: its name.
+    `occurrence` identifies the check. `counts`: rows by kind of difference, empty or zeros if there is none. `first`: descriptions of the
+    first rows; `location`: the table with all differing rows."""
 
+    kind: str
     application: str
-    table: str
+    subject: str
     occurrence: str
     counts: Mapping[str, int] = field(default_factory=dict)
     first: tuple[str, ...] = ()
@@ -292,24 +295,31 @@ class TableCheck:
         return sum(self.counts.values())
 
 
-def of_check(session: Session, check: TableCheck, *, actor: str, at: datetime) -> Alert | None:
-    """Open or count the alert of a table that differs, and return it; resolve an open one if the table does not differ."""
+_WHAT = {
+    TABLE_DIFFERS: ("table", "what its changelog says", "the table equals its changelog (check {})"),
+    STATE_DIFFERS: ("store", "what its input gives", "the store equals what its input gives (audit {})"),
+}
+
+
+def of_check(session: Session, check: DifferenceCheck, *, actor: str, at: datetime) -> Alert | None:
+    """Open or count the alert of a difference, and return it; resolve an open one if nothing differs."""
+    what, expected, equal = _WHAT[check.kind]
     if check.differences:
-        return alerts.open_or_update(session, _table_alert(check, at), actor=actor, at=at)
-    for alert in alerts.unresolved(session, application=check.application, kinds=[TABLE_DIFFERS], subject=check.table):
-        alerts.resolve(session, alert, actor=actor, at=at, resolution=f"the table equals its changelog (check {check.occurrence})")
+        return alerts.open_or_update(session, _difference(check, what, expected, at), actor=actor, at=at)
+    for alert in alerts.unresolved(session, application=check.application, kinds=[check.kind], subject=check.subject):
+        alerts.resolve(session, alert, actor=actor, at=at, resolution=equal.format(check.occurrence))
     return None
 
 
-def _table_alert(check: TableCheck, at: datetime) -> NewAlert:
+def _difference(check: DifferenceCheck, what: str, expected: str, at: datetime) -> NewAlert:
     counts = ", ".join(f"{count} {kind}" for kind, count in check.counts.items() if count)
     return NewAlert(
-        occurrence=f"{check.application}/{check.table}/{TABLE_DIFFERS}/{check.occurrence}",
-        kind=TABLE_DIFFERS,
+        occurrence=f"{check.application}/{check.subject}/{check.kind}/{check.occurrence}",
+        kind=check.kind,
         severity=Severity.ERROR,
         application=check.application,
-        subject=check.table,
-        title=f"table {check.table} is not what its changelog says ({counts}): {'; '.join(check.first[:_NAMED])}",
+        subject=check.subject,
+        title=f"{what} {check.subject} is not {expected} ({counts}): {'; '.join(check.first[:_NAMED])}",
         detail={"counts": dict(check.counts), "differences": "\n".join(check.first), "all of them are in": check.location},
         seen_at=at,
     )

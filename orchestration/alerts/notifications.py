@@ -66,10 +66,16 @@ def _title(alert: Alert) -> str:
         case "BAD_DEPLOY":
             why = alert.detail.get("why")
             return f"it looks like a bad deploy: {why}. Nothing is skipped until this is resolved. Last error{at}: {error_type}"
-        case "TABLE_DIFFERS":
+        case "TABLE_DIFFERS" | "STATE_DIFFERS":
             counts = alert.detail.get("counts")
             numbers = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) if isinstance(counts, dict) else _LEFT_OUT
-            return f"table {alert.subject} is not what its changelog says ({numbers})"
+            of_table = alert.kind == "TABLE_DIFFERS"
+            what = (
+                f"table {alert.subject} is not what its changelog says"
+                if of_table
+                else f"store {alert.subject} is not what its input gives"
+            )
+            return f"{what} ({numbers})"
         case _:
             return _without_record(alert, "title", alert.title)
 

@@ -171,7 +171,7 @@ def show(found: Comparison, failed: Sequence[str]) -> None:
         columns.add_row(name, *cells)
     out.print(columns)
     for each in found.differences:
-        say(_line(each))
+        say(difference_line(each))
         for key, before, after in found.texts.get(each.label, ()):
             say(f"  {key}: {before} -> {after}")
     for build, report in zip(found.builds, found.reports, strict=True):
@@ -201,15 +201,16 @@ def _rate(records: int, seconds: float) -> str:
     return f"{records / seconds:,.0f}" if seconds else ""
 
 
-def _line(each: Difference) -> str:
-    what, unit = ("rows", "keys") if each.kind == "store" else ("records", "keys")
-    rows = f"{each.rows[0]:,} {what}" if each.rows[0] == each.rows[1] else f"{each.rows[0]:,} {what}, new {each.rows[1]:,}"
+def difference_line(each: Difference, sides: tuple[str, str] = ("the running build", "the new one")) -> str:
+    """Return a line about a store or topic. `sides`: what the two are called."""
+    what = "rows" if each.kind == "store" else "records"
+    rows = f"{each.rows[0]:,} {what}" if each.rows[0] == each.rows[1] else f"{each.rows[0]:,} and {each.rows[1]:,} {what}"
     if not each.differing:
         return f"{each.label}: {rows}, equal"
     parts = [
-        *([f"{each.different:,} {unit} differ"] if each.different else []),
-        *([f"{each.only_running:,} only in the running build"] if each.only_running else []),
-        *([f"{each.only_new:,} only in the new one"] if each.only_new else []),
+        *([f"{each.different:,} keys differ"] if each.different else []),
+        *([f"{each.only_running:,} only in {sides[0]}"] if each.only_running else []),
+        *([f"{each.only_new:,} only in {sides[1]}"] if each.only_new else []),
     ]
     return f"{each.label}: {rows}; {', '.join(parts)}"
 

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from enum import Enum
 from typing import Literal
 
@@ -33,6 +34,8 @@ from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rehearsals.demand import compare, demand
 from penstock.orchestration.rehearsals.rehearsal import Tell
 from penstock.orchestration.rehearsals.repair import rehearsed_repair
+from penstock.orchestration.rehearsals.report import report_audit
+from penstock.orchestration.rehearsals.state_audit import audit_state
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import text_of
 from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
@@ -134,6 +137,15 @@ class RepairConfig(dg.Config):
     snapshot: str = Field(
         default="", description="Id, path or URI of the snapshot with the task's state; empty: the newest before the pause"
     )
+
+
+class AuditConfig(dg.Config):
+    """Configuration of an audit of state."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    day: str = Field(default="", description="From the last snapshot before this day (UTC, 2026-11-25) to the first one after it")
+    first: str = Field(default="", description="Snapshot to begin with, or start; empty: the one before the last")
+    last: str = Field(default="", description="Snapshot to compare with; empty: the newest")
 
 
 class DrainConfig(dg.Config):
@@ -349,6 +361,35 @@ def repair(context: dg.OpExecutionContext, config: RepairConfig, penstock: Penst
 
 
 @dg.op
+def audit(context: dg.OpExecutionContext, config: AuditConfig, penstock: PenstockResource) -> None:
+    """Compute the state of a snapshot again from its input, on this machine, and hold it against the stream's. Fails if a store differs;
+    an alert is open for each then."""
+    operations = penstock.operations
+    with _explained():
+        application = operations.applications.named(config.application)
+        try:
+            day = date.fromisoformat(config.day) if config.day else None
+        except ValueError as error:
+            raise _failure(f"{config.day!r} is not a day: expected for example 2026-11-25") from error
+        _audit(context, operations, application, day, config.first or None, config.last or None)
+
+
+def _audit(
+    context: dg.OpExecutionContext, operations: Operations, application: Application, day: date | None, first: str | None, last: str | None
+) -> None:
+    """Audit the state, show the result with the op and in the check. Fail if a store differs."""
+    found = audit_state(operations.paths, application, Tell(context.log.info), day=day, first=first, last=last)
+    report_audit(operations, application, found, actor=_actor(context))
+    for note in found.notes:
+        context.log.warning(note)
+    checked = rehearsal_check.audit_result(operations.paths, application.id)
+    context.log.info(str(checked.description))
+    context.instance.report_runless_asset_event(alert_check.as_evaluation(checked))  # kept although the op fails
+    if found.differing:
+        raise _failure(str(checked.description))
+
+
+@dg.op
 def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: PenstockResource) -> None:
     """Drain an instance: others learn its tasks and take them over, then it ends and stays stopped."""
     operations = penstock.operations
@@ -495,6 +536,7 @@ def jobs(applications: Applications) -> Sequence[dg.JobDefinition]:
         _job("deploy_application", choices.typed(deploy, DeployConfig)),
         _job("rehearse_application", choices.typed(rehearse, RehearsalConfig)),
         _job("rehearse_repair", choices.typed(repair, RepairConfig)),
+        _job("audit_state", choices.typed(audit, AuditConfig)),
         _job("drain_instance", choices.typed(drain, DrainConfig)),
         _job("stop_instance", choices.typed(stop, StopConfig)),
         _job("seed_application", choices.typed(install_seed, SeedConfig)),
@@ -540,6 +582,8 @@ def take(context: dg.OpExecutionContext, config: SnapshotConfig, penstock: Penst
         context.log.info(f"snapshot {snapshot.id} is exported to {exported.place}")
         metadata["exported"] = dg.MetadataValue.text(str(exported.place))
     context.add_output_metadata(metadata)
+    if application.snapshots.audit:
+        _audit(context, operations, application, None, None, snapshot.id)
     return snapshot.id
 
 

@@ -163,12 +163,14 @@ _MINUTES = (0, 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 480
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
     """Snapshots: the interval (0: on request only), how many are kept on the instances, the place of exports (a URI or an absolute path;
-    `${NAME}` is read from the environment; None: no exports), and how many are kept there."""
+    `${NAME}` is read from the environment; None: no exports), and how many are kept there. `audit`: the state of each is computed again
+    from the one before it."""
 
     every_minutes: int = 0
     keep: int = 3
     export: str | None = None
     export_keep: int = 3
+    audit: bool = False
 
     @classmethod
     def read(cls, table: Table) -> SnapshotPolicy:
@@ -178,6 +180,7 @@ class SnapshotPolicy:
             keep=table.whole("keep", default=default.keep, least=1),
             export=table.optional_text("export", pattern=EXPORT, example="s3://bucket/folder"),
             export_keep=table.whole("export-keep", default=default.export_keep, least=1),
+            audit=table.truth("audit", default=default.audit),
         )
         table.reject_unknown()
         if policy.every_minutes not in _MINUTES:

@@ -51,18 +51,23 @@ def all_snapshots(paths: ProjectPaths, application: Application) -> list[Snapsho
     return [found[name] for name in sorted(found)]
 
 
-def builds(paths: ProjectPaths, application: Application, factory: str | None) -> tuple[Build, Build, str | None]:
-    """Return the build in operation and the new one, and a note if the first is not known exactly. Instances keep a copy of the code that
-    they run. Raises RehearsalError if the two are the same."""
+def running_build(paths: ProjectPaths, application: Application) -> tuple[Build, str | None]:
+    """Return the build in operation, and a note if it is not known exactly. Instances keep a copy of the code that they run."""
     code = next((kept for name in application.instances if (kept := kept_code(paths.state_dir(name) / application.id)) is not None), None)
-    new = Build(NEW, factory or application.factory)
     if code is not None:
-        return Build(RUNNING, application.factory, code), new, None
-    if factory in (None, application.factory):
+        return Build(RUNNING, application.factory, code), None
+    note = f"no instance on this machine has kept its code: the running build is {application.factory} as it is in the project now"
+    return Build(RUNNING, application.factory), note
+
+
+def builds(paths: ProjectPaths, application: Application, factory: str | None) -> tuple[Build, Build, str | None]:
+    """Return the build in operation and the new one, and a note if the first is not known exactly. Raises RehearsalError if the two are the
+    same."""
+    running, note = running_build(paths, application)
+    if running.code is None and factory in (None, application.factory):
         raise RehearsalError(
             f"there is nothing to compare: no instance of {application.id} on this machine has kept a copy of the code that it runs, and "
             f"--factory names no other build than {application.factory}. Name one (--factory new.module:build), or start an instance with "
             "this version of Penstock before the code changes"
         )
-    note = f"no instance on this machine has kept its code: the running build is {application.factory} as it is in the project now"
-    return Build(RUNNING, application.factory), new, note
+    return running, Build(NEW, factory or application.factory), note

@@ -28,7 +28,8 @@ class Sample:
 
 @dataclass(slots=True)
 class Difference:
-    """A store or a topic. Rows are a store's entries; of a topic, `rows` are records, and the other numbers are keys."""
+    """A store or a topic. Rows are a store's entries; of a topic, `rows` are records, and the other numbers are keys. `most`: the largest
+    number of samples."""
 
     kind: str
     name: str
@@ -38,6 +39,7 @@ class Difference:
     only_running: int = 0
     only_new: int = 0
     samples: list[Sample] = field(default_factory=list)
+    most: int = MOST_SAMPLES
 
     @property
     def differing(self) -> int:
@@ -56,7 +58,7 @@ class Difference:
             self.only_running += 1
         else:
             self.different += 1
-        if len(self.samples) < MOST_SAMPLES:
+        if len(self.samples) < self.most:
             self.samples.append(Sample(running, new))
 
 
@@ -64,13 +66,13 @@ Parts = Mapping[str, str]
 """Folder of each task's stores."""
 
 
-def compare_stores(running: Parts, new: Parts) -> list[Difference]:
-    """Return every store of either build, sorted by name."""
+def compare_stores(running: Parts, new: Parts, most: int = MOST_SAMPLES) -> list[Difference]:
+    """Return every store of either build, sorted by name, with at most so many samples each."""
     found: dict[str, Difference] = {}
     for task in sorted({*running, *new}):
         stores = _folders(running.get(task)), _folders(new.get(task))
         for name in sorted({*stores[0], *stores[1]}):
-            of_store = found.setdefault(name, Difference("store", name))
+            of_store = found.setdefault(name, Difference("store", name, most=most))
             _compare_store(of_store, stores[0].get(name), stores[1].get(name))
     return [found[name] for name in sorted(found)]
 

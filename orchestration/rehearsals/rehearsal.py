@@ -35,7 +35,7 @@ from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.seeds.files import fetch_store
 from penstock.runtime.snapshots.catalogue import Snapshot
-from penstock.runtime.snapshots.manifest import GLOBAL, TaskManifest
+from penstock.runtime.snapshots.manifest import GLOBAL, MANIFEST, TaskManifest, encoded
 from penstock.runtime.snapshots.places import LocalPlace, Place
 from penstock.runtime.snapshots.reading import copy_store
 from penstock.runtime.stage.spool import SpoolWriter
@@ -175,6 +175,26 @@ class Rehearsal:
             found[partition] = (NextOffset(first), NextOffset(end))
         return found
 
+    def between(self, topics: Sequence[str], first: Snapshot | None, last: Snapshot, notes: list[str]) -> dict[TopicPartition, Span]:
+        """Return what is read of source topics from one snapshot to a later one; from the topics' start without the first. Raises
+        RehearsalError for records that are not there any more, and partitions of which the snapshots have no offset."""
+        ends, starts = _offsets(last), {} if first is None else _offsets(first)
+        partitions = [TopicPartition(topic, number) for topic, count in self.counts(topics).items() for number in range(count)]
+        there = self._topics.start_offsets(partitions)
+        found: dict[TopicPartition, Span] = {}
+        for partition in partitions:
+            if (end := ends.get(partition)) is None or (first is not None and partition not in starts):
+                notes.append(f"{partition}: the snapshots have no offset of it, because no store depends on it: it is not read")
+                continue
+            begin = starts.get(partition, NextOffset(0))
+            if there[partition] > begin:
+                raise RehearsalError(
+                    f"the state cannot be computed again: records of {partition} from {begin} to {there[partition]} were deleted by "
+                    "retention. Begin with a later snapshot (--from ID)"
+                )
+            found[partition] = (begin, max(begin, end))
+        return found
+
     def around_pause(
         self, topics: Sequence[str], task: TaskId, paused: PausedAt, beginnings: Sequence[messages.Beginning], following: int
     ) -> tuple[dict[TopicPartition, Span], dict[TopicPartition, Span]]:
@@ -284,11 +304,21 @@ class Rehearsal:
         """Return a place on this machine with the files of a part; those elsewhere are copied once."""
         if place.local is not None:
             return place
-        folder = self._folder / "snapshot" / part.task
+        folder = self._folder / "snapshot" / part.snapshot / part.task
         if not folder.is_dir():
             for store in part.stores:
                 copy_store(place, part, store, folder)
+            (folder / MANIFEST).write_bytes(encoded(part))
         return LocalPlace(folder)
+
+    def parts(self, snapshot: Snapshot, tasks: Sequence[str]) -> dict[str, str]:
+        """Return the folders of these tasks' stores on this machine. Raises StateDirectoryError."""
+        found = {}
+        for task in tasks:
+            local = self._local(snapshot.task_place(task), snapshot.task(task)).local
+            assert local is not None  # as it was made
+            found[task] = str(local)
+        return found
 
     # --- runs ----------------------------------------------------------------------------------------------------------------------
 
@@ -347,6 +377,11 @@ class Rehearsal:
                 f"the new build ({new.process.build}) does not fit the state of {self.application.id}, and would not start:{listed}\n"
                 "penstock docs changing says what may change, and how"
             )
+
+
+def _offsets(snapshot: Snapshot) -> dict[TopicPartition, NextOffset]:
+    known = (*snapshot.manifest.settled, *snapshot.manifest.inputs)
+    return {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in known}
 
 
 def _notes(descriptions: Sequence[messages.Description], snapshot: Snapshot) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from penstock.orchestration.alerts import alert_text
-from penstock.orchestration.alerts.incidents import TABLE_DIFFERS, TableCheck, of_check
+from penstock.orchestration.alerts.incidents import TABLE_DIFFERS, DifferenceCheck, of_check
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert
 
@@ -13,8 +13,10 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST = ('surplus: {"key":"never"} in task 0_1: the store has what its topic has not', 'different: {"key":"UA"} in task 0_0: 1, 2')
 
 
-def check(run: str, *, surplus: int = 0, different: int = 0, first: tuple[str, ...] = FIRST, table: str = "carriers") -> TableCheck:
-    return TableCheck("board", table, run, {"missing": 0, "surplus": surplus, "different": different}, first, "/tables/x")
+def check(run: str, *, surplus: int = 0, different: int = 0, first: tuple[str, ...] = FIRST, table: str = "carriers") -> DifferenceCheck:
+    return DifferenceCheck(
+        TABLE_DIFFERS, "board", table, run, {"missing": 0, "surplus": surplus, "different": different}, first, "/tables/x"
+    )
 
 
 def test_a_table_that_differs_opens_one_alert_that_names_the_keys_and_counts(control_plane: ControlPlane) -> None:
