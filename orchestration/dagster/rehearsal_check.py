@@ -1,5 +1,5 @@
-"""The last rehearsal and the last audit of state in Dagster: checks of each application's asset, which pass if nothing differed by more than
-was allowed."""
+"""The last rehearsal and the last audit of state in Dagster: checks of each application's asset, which pass if nothing differed by more
+than was allowed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check_specs(application_id: str) -> tuple[dg.AssetCheckSpec, dg.AssetCheckSp
     state_audit = dg.AssetCheckSpec(
         STATE_AUDIT,
         asset=instances_key(application_id),
-        description="In the last audit (job audit_state, penstock audit-state) the stores were what their input gives, computed again from a "
-        "snapshot and the records since then. The metadata shows the stores.",
+        description="In the last audit (job audit_state, penstock audit-state) the stores were what their input gives, computed again "
+        "from a snapshot and the records since then. The metadata shows the stores.",
     )
     return rehearsal, state_audit
 

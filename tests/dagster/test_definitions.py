@@ -80,7 +80,7 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     with dg.DagsterInstance.ephemeral() as dagster:
         result = defs.get_job_def("instance_checks").execute_in_process(instance=dagster)
         again = defs.get_job_def("instance_checks").execute_in_process(instance=dagster)
-    assert len(again.get_asset_check_evaluations()) == len(DESCRIPTIONS) + 3, "whoever starts it sees all results"
+    assert len(again.get_asset_check_evaluations()) == len(DESCRIPTIONS) + 1, "whoever starts it sees all results"
     evaluated = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
     assert set(evaluated) == {*DESCRIPTIONS, NO_OPEN_ALERTS}
     for name in DESCRIPTIONS:
