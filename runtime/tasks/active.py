@@ -148,6 +148,18 @@ class ActiveTask:
         """Return True if a logged store is not empty."""
         return any(self.stores[name].has_entries() for name in self.changelogs)
 
+    def missed_inputs(self, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[str, dict[TopicPartition, NextOffset | None]]:
+        """Return the stores without a changelog whose content is older than the group's offsets, with their own offset of each such input;
+        None for an input of which they hold nothing. Nothing can restore what they lack."""
+        found: dict[str, dict[TopicPartition, NextOffset | None]] = {}
+        for name, store in self.stores.items():
+            if name not in self.changelogs:
+                own = {partition: store.committed_offset(partition) for partition in self.inputs if partition in committed}
+                older = {partition: at for partition, at in own.items() if (at or 0) < committed[partition].offset}
+                if older:
+                    found[name] = older
+        return found
+
     def begin(self, committed: Mapping[TopicPartition, OffsetAndMetadata], starts: Mapping[TopicPartition, NextOffset]) -> None:
         """Begin processing at `starts`, with new processors. `committed`: the group's offsets. RESTORING or PAUSED → RUNNING; also after
         `rollback`."""

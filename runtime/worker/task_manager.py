@@ -220,6 +220,7 @@ class TaskManager:
             self._refuse_lost_state(task, committed)
             starts[task.id] = self._positions.starts(task, committed)
         for task in tasks:
+            self._warn_of_missed_inputs(task, committed)
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
             self._positions.add_missed_deletions(task, starts[task.id])
@@ -228,6 +229,20 @@ class TaskManager:
             self._note_hand_over(task)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
+
+    def _warn_of_missed_inputs(self, task: ActiveTask, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        for name, own in sorted(task.missed_inputs(committed).items()):
+            ends = _text({partition: NextOffset(committed[partition].offset) for partition in own})
+            has = _text({partition: offset for partition, offset in own.items() if offset is not None})
+            logger.warning(
+                "task %s: store %s has no changelog and %s, so results lack what came before %s: another instance ran the task, or the "
+                "state folder is another one. With a changelog (logging=True) a store is restored",
+                task.id,
+                name,
+                f"was last updated at {has}" if has else "begins empty",
+                ends,
+                extra={"task": task.id},
+            )
 
     def _note_hand_over(self, task: ActiveTask) -> None:
         taken = self._coordination.taken_over(task.id)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from tests.support import Kafka, wait_until
 from tests.support.engine import active_tasks, count_topology, counts_become, running
 
@@ -55,3 +61,33 @@ def test_the_state_of_a_task_that_another_instance_runs_is_removed_a_while_after
         wait_until(lambda: len(active_tasks(first)) == 2, 60, "both tasks")
         broker.produce(source, [(key, "v") for key in keys])
         counts_become(broker, output, dict.fromkeys(keys, 2))
+
+
+def test_a_store_without_a_changelog_that_lacks_updates_is_named(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where its task comes to another state folder it begins empty; where the task comes back it is as old as the folder."""
+    source, output = topic("in"), topic("out")
+    builder = StreamsBuilder()
+    grouped = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key()
+    counts = grouped.count(Materialized("counts", logging=False, caching=False))
+    counts.to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
+    topology = builder.build()
+    caplog.set_level(logging.WARNING)
+
+    def count(folder: str, wanted: int) -> str:
+        """Count two records with this state folder. Return the warning about the store."""
+        caplog.clear()
+        with running(broker, topology, application_id, state_dir / folder) as streams:
+            broker.produce(source, [("k", "v"), ("k", "v")])
+            counts_become(broker, output, {"k": wanted})
+            streams.close()
+        return "".join(record.getMessage() for record in caplog.records if "has no changelog" in record.getMessage())
+
+    assert count("a", 2) == ""
+    assert count("a", 4) == ""
+    other = count("b", 2)
+    assert other.startswith("task 0_0: store counts has no changelog and begins empty, so results lack what came before ")
+    assert f"{source}-0@" in other and "logging=True" in other
+    back = count("a", 6)
+    assert back.startswith(f"task 0_0: store counts has no changelog and was last updated at {source}-0@")
