@@ -112,6 +112,8 @@ EMBEDDED_BROKER = f"{LOOPBACK}:{KAFKA_PORT}"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # valid as the name of a topic, of a folder and of a partition key
 _PORTS = ("metrics.port", "http.port")
 _MOST_INSTANCES = 1_000
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
+"""Number of an instance in its name."""
 _OWNER = r"team:.*\S.*|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}"  # as Dagster accepts them
 _TAG, _TAG_VALUE = r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}", r"[A-Za-z0-9_.-]{0,63}"  # of Dagster
 _KIND, _KINDS = r"[A-Za-z0-9_.-]{1,50}", ("kafka", "python")
@@ -161,7 +163,7 @@ class Application:
         if instance in self.instances:
             return self.instances.index(instance) + 1
         digits = instance.removeprefix(f"{self.id}-")
-        return int(digits) if self.counted and digits != instance and digits.isdecimal() and digits[:1] != "0" else None
+        return int(digits) if self.counted and digits != instance and _NUMBER.fullmatch(digits) else None
 
     def config_of(self, instance: str) -> Mapping[str, Value]:
         """Return the configuration of one instance. All instances of a machine share it, so each listens on the port after the previous
@@ -230,6 +232,14 @@ class Applications:
                         f"instance {instance!r} is declared twice (also by {owners[instance]!r}): names of instances are unique",
                     )
                 owners[instance] = application.id
+        for instance, owner in owners.items():
+            scaled = next((each for each in declared if each.id != owner and each.number(instance) is not None), None)
+            if scaled is not None:
+                raise top.wrong(
+                    ("applications", owner, "instances"),
+                    f"instance {instance!r} is the name that the command penstock scale {scaled.id} {scaled.number(instance)} gives to an "
+                    f"instance of {scaled.id!r}: choose another name",
+                )
         names = [application.id for application in declared]
         rules = tuple(NotificationRule.read(table, names) for table in top.array("notifications"))
         tables = read_tables(top.array("tables"), names)

@@ -159,6 +159,10 @@ HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
         ),
         ('[[notifications]]\nurls = ["x"]\n', ["line 2", "notifications.urls", "mailto://"]),
         ('[[notifications]]\nurls = ["json://x"]\napplications = ["b"]\n', ["line 3", "no application 'b'"]),
+        (
+            '[applications.a]\nfactory = "m:f"\ninstances = 2\n[applications.b]\nfactory = "m:f"\ninstances = ["a-3"]\n',
+            ["line 6", "applications.b.instances", "instance 'a-3' is the name that the command penstock scale a 3 gives", "another name"],
+        ),
         ("[applications]\na = 1\n", ["line 2", "applications.a", "expected a table"]),
     ],
 )

@@ -67,6 +67,12 @@ def test_an_instance_that_is_not_declared_is_refused_before_anything_is_done(
     assert not (tmp_path / "home" / "instances").exists()
 
 
+@pytest.mark.parametrize("number", ["１", "03", "0", "9" * 5_000, "3 ", "-3", "3.0"])
+def test_a_number_that_scale_does_not_give_is_no_number(number: str) -> None:
+    said = refused("start", f"flight-board-{number}")
+    assert f"no instance 'flight-board-{number}' is declared" in said and "penstock scale" not in said
+
+
 def test_one_more_of_a_number_is_refused_with_the_command_that_asks_for_more(tmp_path: Path) -> None:
     """Also if no broker can say whether an operator has requested it."""
     said = refused("start", "flight-board-11")
