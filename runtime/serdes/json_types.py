@@ -7,7 +7,8 @@ whose keys JSON cannot hold, sets of lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import get_origin
 
 import msgspec
@@ -36,6 +37,72 @@ def check_json_type(kind: object, serde: str) -> None:
         raise TopologyError(_message(kind, serde, f"{type(error).__name__}: {error}")) from error
     if found is not None:
         raise TopologyError(_message(kind, serde, found))
+
+
+def json_writer(kind: object, read: Callable[[bytes], object]) -> Callable[[object], bytes]:
+    """Return the encoder of a type, which raises ValueError for NaN and infinities: JSON has neither, and msgspec writes null, which is
+    read as another value or not at all. `read`: the type's decoder.
+
+    Only data that holds `null` is checked, and none of a type without floats: other data costs one more call.
+    """
+    encode = msgspec.json.Encoder().encode
+    floats, nullable = _floats(mi.type_info(kind), set())
+    if not floats:
+        return encode
+
+    def write(value: object) -> bytes:
+        data = encode(value)
+        if b"null" in data:
+            if nullable:
+                _refuse_non_finite(msgspec.to_builtins(value, builtin_types=(bytes,)))
+            else:
+                try:
+                    read(data)
+                except msgspec.ValidationError:
+                    _refuse_non_finite(msgspec.to_builtins(value, builtin_types=(bytes,)))
+        return data
+
+    return write
+
+
+def _floats(info: mi.Type, seen: set[object]) -> tuple[bool, bool]:
+    """Return whether a type holds floats, and whether null may stand where one does."""
+    match info:
+        case mi.Metadata():
+            return _floats(info.type, seen)
+        case mi.FloatType():
+            return True, False
+        case mi.AnyType() | mi.CustomType() | mi.RawType():
+            return True, True
+        case mi.UnionType():
+            floats, nullable = _any_floats(info.types, seen)
+            return floats, nullable or (floats and any(isinstance(each, mi.NoneType) for each in info.types))
+        case mi.TupleType():
+            return _any_floats(info.item_types, seen)
+        case mi.DictType():
+            return _any_floats((info.key_type, info.value_type), seen)
+        case mi.CollectionType():
+            return _floats(info.item_type, seen)
+        case mi.StructType() | mi.DataclassType() | mi.TypedDictType() | mi.NamedTupleType() if info.cls not in seen:
+            seen.add(info.cls)
+            return _any_floats([field.type for field in info.fields], seen)
+    return False, False
+
+
+def _any_floats(infos: Iterable[mi.Type], seen: set[object]) -> tuple[bool, bool]:
+    found = [_floats(each, seen) for each in infos]
+    return any(floats for floats, _ in found), any(nullable for _, nullable in found)
+
+
+def _refuse_non_finite(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"JSON has no {value}, which would be written as null: write None where the type allows it, or another number")
+    if isinstance(value, dict):
+        for inner in (*value.keys(), *value.values()):
+            _refuse_non_finite(inner)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            _refuse_non_finite(inner)
 
 
 def _message(kind: object, serde: str, why: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.runtime.model.error_details import note_place_in, with_place
 from penstock.runtime.model.type_variables import T
-from penstock.runtime.serdes.json_types import check_json_type
+from penstock.runtime.serdes.json_types import check_json_type, json_writer
 from penstock.runtime.serdes.serde import CurrentHeaders, PlainSerde, Serde, WrappingSerde
 from penstock.runtime.serdes.serde_format import SerdeFormat
 from penstock.runtime.serdes.type_schemas import json_schema_of, type_schema
@@ -114,20 +114,21 @@ UUID: PlainSerde[uuid.UUID] = PlainSerde("UUID", _write_uuid, _read_uuid, immuta
 """uuid.UUID as its 36 characters (Java's `UUIDSerializer`)."""
 NULL: PlainSerde[None] = PlainSerde("NULL", _write_null, _read_null, immutable=True)
 """None and nothing else (Java's `VoidSerializer`)."""
-JSON: PlainSerde[Any] = _AnyJson("JSON", msgspec.json.Encoder().encode, msgspec.json.Decoder().decode, immutable=False)
-"""Any JSON value (dict, list, str, int, float, bool), compact, UTF-8. Writing another type raises TypeError, reading malformed bytes
-msgspec.DecodeError."""
+JSON: PlainSerde[Any] = _AnyJson("JSON", json_writer(Any, msgspec.json.Decoder().decode), msgspec.json.Decoder().decode, immutable=False)
+"""Any JSON value (dict, list, str, int, float, bool), compact, UTF-8. Writing another type raises TypeError, NaN or an infinity
+ValueError, reading malformed bytes msgspec.DecodeError."""
 
 
 def json(kind: type[T]) -> Serde[T]:
     """Return a serde of JSON of one type: a msgspec struct, a dataclass, a TypedDict or any other type that msgspec supports.
 
     Values are validated when they are read: msgspec.ValidationError says where one does not match. A frozen `msgspec.Struct` is
-    trusted to be immutable. Raises TopologyError for a type whose values msgspec cannot write and read again.
+    trusted to be immutable. Writing NaN or an infinity raises ValueError. Raises TopologyError for a type whose values msgspec cannot
+    write and read again.
     """
     check_json_type(kind, "serdes.json")
-    write: Callable[[T], bytes] = msgspec.json.Encoder().encode
     read: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
+    write: Callable[[T], bytes] = json_writer(kind, read)
     return _JsonSerde(kind, write, read)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import fractions
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -158,3 +159,50 @@ def test_a_generic_class_evolves_like_any_other() -> None:
     assert format_changes(serdes.json(Box[float]).format(), serdes.json(Box[int]).format()) == ["field content is float and is read as int"]
     assert format_changes(serdes.json(Box[int]).format(), serdes.json(Lean[int]).format()) == []
     assert serdes.json(Lean[int]).format().schema != serdes.json(Box[int]).format().schema
+
+
+class Measured(msgspec.Struct):
+    mean: float
+    note: str | None = None
+
+
+class Perhaps(msgspec.Struct):
+    mean: float | None
+    inner: Measured | None = None
+
+
+NON_FINITE: list[tuple[Any, object]] = [
+    (Measured, Measured(math.nan)),
+    (Perhaps, Perhaps(math.inf)),
+    (Perhaps, Perhaps(1.0, Measured(-math.inf))),
+    (dict[str, list[float]], {"a": [1.0, math.nan]}),
+    (float, math.nan),
+    (float | None, math.nan),
+    (tuple[float, ...], (math.inf,)),
+    (Box[float], Box(math.nan)),
+    (Any, {"a": [{"b": math.nan}]}),
+    (object, [math.nan]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), NON_FINITE, ids=[repr(value) for _, value in NON_FINITE])
+def test_what_json_has_not_is_refused_when_it_is_written_and_not_when_the_state_is_read(kind: Any, value: object) -> None:  # noqa: ANN401  # as above
+    serde = serdes.JSON if kind is Any else serdes.json(kind)
+    with pytest.raises(ValueError, match=r"JSON has no (nan|inf|-inf), which would be written as null"):
+        serde.serializer("t")(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Measured, Measured(1.5)),
+        (Measured, Measured(1.5, "null")),
+        (Perhaps, Perhaps(None, Measured(0.0))),
+        (dict[str, float], {"null": 1.0}),
+        (dict[str, Any], {"a": None, "b": [1.5, "null"]}),
+        (bytes | None, None),
+    ],
+)
+def test_null_where_it_is_meant_is_written(kind: Any, value: object) -> None:  # noqa: ANN401  # as above
+    serde = serdes.json(kind)
+    assert serde.deserializer("t")(serde.serializer("t")(value) or b"") == value
