@@ -3,7 +3,8 @@
 All tasks of the topology run, each the engine's own with its stores. Records are taken in the order of their timestamps, at most a run of
 each partition at a time; each task processes and commits what is its own, and then what the others have written to its repartition topics,
 until nothing is left. So sub-topologies feed each other as in a stream, also in a circle (foreign-key joins). Wall-clock time is the
-largest stream time.
+largest stream time. `one_by_one` takes a single record of the input at a time, with all that comes of it, like the test driver: a circle
+of a history run (docs/history.md).
 
 Equal input and equal state give equal outputs and stores, in the same order.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import accumulate
 from pathlib import Path
 
@@ -72,11 +74,13 @@ class LocalApplication:
         outputs: Callable[[str, bytes | None, bytes | None, int, Headers | None, int | None], None],
         rejected: Callable[[TaskId, PausePoint], None],
         tasks: Collection[TaskId] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         """`partitions`: the number of each topic that exists, at least of all source topics. `outputs` takes committed records of sinks and
         dead letters, and those of repartition topics that no task here reads: topic, key, value, timestamp, headers, and the partition
         where one was chosen. `rejected` is called for a record for which a handler returned PAUSE; the task continues after it. `tasks`:
-        those that run; None means all. Raises WrongPartitionsError, StreamsConfigError."""
+        those that run; None means all. `one_by_one`: everything that comes of a record is processed before the next record. Raises
+        WrongPartitionsError, StreamsConfigError."""
         parts, internal = topology.sub_topologies(), topology.internal_topics()
         self._partitions = {**partitions, **plan_partitions(parts, internal, topology.copartition_groups(), partitions)}
         self._folder = folder
@@ -85,6 +89,7 @@ class LocalApplication:
         self._metrics = Metrics()
         self._log = _Router({topic.name for topic in internal if topic.kind == "repartition"}, self._partitions, outputs)
         self._started = False
+        self._one_by_one = one_by_one
         self._around = Environment(
             config,
             topology,
@@ -103,6 +108,8 @@ class LocalApplication:
         self._readers = {partition: task for task in self.tasks for partition in task.inputs}
         self._log.readers = self._readers.keys()
         self._starts: dict[TaskId, TaskStart] = {}
+        self.writer = self.tasks[0].id if self.tasks else TaskId(0, 0)
+        """Task whose output was last passed on."""
 
     def _task(self, part: SubTopology, number: int) -> OfflineTask:
         sources = {topic: source for source in part.sources for topic in source.topics if number < self._partitions[topic]}
@@ -141,7 +148,7 @@ class LocalApplication:
         May be called again with the records that follow. Raises StoreChangedError for files that do not fit, and DeserializationError,
         ProcessingError and ProductionError where a handler returns FAIL.
         """
-        merged = _Merged(sources)
+        merged = _OneByOne(sources) if self._one_by_one else _Merged(sources)
         if (first_ms := merged.first_ms()) is not None:
             self._clock.advance_to(first_ms)
         if not self._started:
@@ -155,6 +162,7 @@ class LocalApplication:
             self._settle()
 
     def _start(self, task: OfflineTask) -> None:
+        self.writer = task.id
         for name, changelog in task.plan.changelogs.items():
             if (folder := self.store_folder(task.id, name)).is_dir():
                 place(folder, {changelog: NextOffset(0)}, {})  # files without an offset would count as incomplete, and be emptied
@@ -174,11 +182,16 @@ class LocalApplication:
             if self._deliver():
                 continue
             self._globals.punctuate(now_ms)
-            ran = sum(task.punctuate(now_ms) for task in self.tasks if task.is_punctuation_due(now_ms))
+            ran = sum(self._punctuate(task, now_ms) for task in self.tasks if task.is_punctuation_due(now_ms))
             if not ran and not self._deliver():
                 return
 
+    def _punctuate(self, task: OfflineTask, now_ms: int) -> int:
+        self.writer = task.id
+        return task.punctuate(now_ms)
+
     def _process(self, task: OfflineTask) -> None:
+        self.writer = task.id
         idle = 0
         while task.queues is not None and (task.queues.buffered or task.uncommitted_records):
             done = task.step(TURN_RECORDS)
@@ -225,10 +238,17 @@ class LocalApplication:
             if task.stores
         }
 
+    def write_seed(
+        self, folder: Path, snapshot: str, at_ms: int, inputs: Callable[[TaskId], Mapping[TopicPartition, NextOffset]]
+    ) -> dict[TaskId, Path]:
+        """Write a part of a seed for each task, and return its folder. `inputs`: the next offsets of a task on the brokers' topics."""
+        return {task.id: task.write_snapshot(folder, snapshot, at_ms, inputs(task.id)) for task in self.tasks}
+
     def close(self, *, clean: bool = False) -> None:
         """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""
         try:
             for task in self.tasks:
+                self.writer = task.id
                 if task.state is not TaskState.CREATED:
                     task.close(clean=clean)
         finally:
@@ -299,6 +319,40 @@ class _Router:
 
     def end(self, topic: str) -> int:
         raise NotImplementedError(topic)  # changelogs are not kept
+
+
+class _OneByOne:
+    """Sources in the order of time, one record per turn: the one with the smallest of the largest timestamps so far in its partition, at
+    equal ones that of the first topic by name, then of the first partition."""
+
+    def __init__(self, sources: Mapping[TopicPartition, ColumnSource]) -> None:
+        self._sources = dict(sources)
+        self._heads: list[tuple[int, TopicPartition, int]] = []
+        self._runs: dict[TopicPartition, RawColumns] = {}
+        for partition in self._sources:
+            self._next_run(partition, -1)
+
+    def _next_run(self, partition: TopicPartition, latest: int) -> None:
+        run = next((run for run in self._sources[partition] if len(run)), None)
+        if run is not None:
+            self._runs[partition] = run
+            heappush(self._heads, (max(latest, run.timestamps[0]), partition, 0))
+
+    def first_ms(self) -> int | None:
+        """Return the smallest timestamp of the first records."""
+        return self._heads[0][0] if self._heads else None
+
+    def turn(self) -> list[tuple[TopicPartition, RawColumns]]:
+        """Return the next record; empty at the end."""
+        if not self._heads:
+            return []
+        latest, partition, row = heappop(self._heads)
+        run = self._runs[partition]
+        if row + 1 < len(run):
+            heappush(self._heads, (max(latest, run.timestamps[row + 1]), partition, row + 1))
+        else:
+            self._next_run(partition, latest)
+        return [(partition, run[row : row + 1])]
 
 
 class _Merged:

@@ -20,7 +20,6 @@ from penstock.runtime.model.errors import MissingSinkTopicError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.states import TaskState
-from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.stage.environment import Environment
 from penstock.runtime.stage.global_stores import LocalGlobalStores
 from penstock.runtime.stage.task import OfflineTask
@@ -79,7 +78,6 @@ class Stage:
     ) -> None:
         """`topology` is resolved, and `part` is one of its sub-topologies. `partitions`: the number of each topic. `rejected` is called for
         a record for which a handler returned PAUSE: the run goes on after it, unless it raises."""
-        self._part = part
         self._partitions = partitions
         self._clock = StreamTimeClock()
         self._metrics = Metrics()
@@ -167,18 +165,7 @@ class Stage:
     def write_snapshot(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
         """Write the stores and times as a part of a snapshot; return its folder. `inputs`: the next offsets on the brokers' topics. Stores
         that a source topic restores are left out."""
-        task = self.task
-        return write_snapshot(
-            folder,
-            snapshot,
-            application=self._around.config.application_id,
-            task=task.id,
-            stores={store: None for name, store in task.stores.items() if name not in self._part.source_changelogs},
-            input_offsets=inputs,
-            stream_time=task.stream_time,
-            at_ms=at_ms,
-            partition_times=task.committed_times(),
-        )
+        return self.task.write_snapshot(folder, snapshot, at_ms, inputs)
 
     def close(self, *, clean: bool = False) -> None:
         """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""

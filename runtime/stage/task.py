@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from penstock.runtime.input.deserialization import RawMessage
 from penstock.runtime.model.errors import ProductionError, TransactionAbortedError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.operators.context import GlobalStores
+from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.stage.environment import Environment
 from penstock.runtime.tasks.active import ActiveTask, ReplayBeforePauseError
 from penstock.runtime.topology.nodes import SourceNode, SubTopology
@@ -138,6 +140,22 @@ class OfflineTask(ActiveTask):
         committed[point.partition] = OffsetAndMetadata(point.offset + 1, metadata)
         self.resume(*self._positions())
         self._enqueue_given()
+
+    def write_snapshot(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
+        """Write the stores and times as a part of a snapshot that is a seed; return its folder. `inputs`: the next offsets on the brokers'
+        topics. Stores that a source topic restores are left out."""
+        left_out = self.plan.subtopology.source_changelogs
+        return write_snapshot(
+            folder,
+            snapshot,
+            application=self._around.config.application_id,
+            task=self.id,
+            stores={store: None for name, store in self.stores.items() if name not in left_out},
+            input_offsets=inputs,
+            stream_time=self.stream_time,
+            at_ms=at_ms,
+            partition_times=self.committed_times(),
+        )
 
     def close(self, *, clean: bool) -> None:
         """Close processors and stores, with the outputs of their last commit."""

@@ -125,7 +125,7 @@ def stores_of(result: HistoryResult, partition: int) -> dict[str, dict[str, dict
 def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, tmp_path: Path) -> None:
     """Two partitions; a topology with repartition topics has one, as in the test driver."""
     random = Random(f"{family}")
-    count = 1 if family.factory.endswith(":repartitions") else 2
+    count = 1 if family.one_partition else 2
     topics = (*family.topics, *family.global_topics)
     sent = {
         topic: {number: records(random, 300, null_keys=family.null_keys and topic in family.topics) for number in range(count)}

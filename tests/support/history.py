@@ -63,6 +63,8 @@ class Family:
     topics: tuple[str, ...] = ("in",)
     global_topics: tuple[str, ...] = ()
     null_keys: bool = False
+    one_partition: bool = False
+    """Records go from one partition to another, and the test driver has only one."""
 
     @property
     def factory(self) -> str:
@@ -229,6 +231,20 @@ def repartitions() -> Topology:
     return _built(builder)
 
 
+def foreign_keys() -> Topology:
+    """A foreign-key join, whose results are counted behind a repartition topic."""
+    builder = StreamsBuilder()
+    strings = Consumed(serdes.STRING, value=serdes.STRING)
+    left, right = builder.table("left", strings), builder.table("right", strings)
+    joined = left.left_join(right, lambda value: "abcdef"[int(value)], lambda one, other: f"{one}|{other}")
+    joined.to_stream().to("joined")
+    by_value = Grouped(serdes.STRING, value=serdes.STRING, name="by-value")
+    kept = joined.to_stream().filter(lambda key, value: value is not None)
+    counted = kept.group_by(lambda key, value: value, by_value).count(Materialized("per-pair", key=serdes.STRING, value=serdes.LONG))
+    counted.to_stream().to("pairs", LONGS)
+    return _built(builder)
+
+
 def board() -> Topology:
     """Return counts of a topic by key, window and value, the last with a repartition topic; totals, and final results of windows, are
     written. Needs no default serdes."""
@@ -297,5 +313,6 @@ FAMILIES = (
     Family(joins, ("in", "left", "right"), ("everyone",)),
     Family(stream_joins, ("left", "right")),
     Family(processors),
-    Family(repartitions),
+    Family(repartitions, one_partition=True),
+    Family(foreign_keys, ("left", "right"), one_partition=True),
 )

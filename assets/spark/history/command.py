@@ -71,7 +71,7 @@ def _run(spark: SparkSession, run: HistoryRequest, brokers: Brokers, request: Ba
 
 def _show_plan(stages: Sequence[Estimate]) -> None:
     for number, stage in enumerate(stages, 1):
-        say(f"stage {number}: sub-topology {stage.sub_topology}, {stage.tasks} tasks")
+        say(f"stage {number}: {stage.label}, {stage.tasks} tasks")
         for topic, rows in stage.rows.items():
             what = "the rows that an earlier stage writes" if rows is None else f"{rows:,} records"
             say(f"  reads {topic}: {what}{' (global)' if topic in stage.global_topics else ''}")
@@ -98,7 +98,7 @@ def _show(result: HistoryResult, application: str) -> None:
 
 def _line(stage: StageResult) -> str:
     if stage.reused:
-        return f"sub-topology {stage.sub_topology}: done by an earlier try, {stage.records:,} records"
+        return f"{stage.label}: done by an earlier try, {stage.records:,} records"
     rate = stage.records / stage.cpu_seconds if stage.cpu_seconds else 0.0
     beside = [
         f"{stage.tasks} tasks, {rate:,.0f} per CPU second",
@@ -107,7 +107,7 @@ def _line(stage: StageResult) -> str:
         *([f"{stage.rejected:,} rejected"] if stage.rejected else []),
         *(f"{rows:,} rows to {topic}" for topic, rows in sorted(stage.outputs.items())),
     ]
-    return f"sub-topology {stage.sub_topology}: {stage.records:,} records ({'; '.join(beside)})"
+    return f"{stage.label}: {stage.records:,} records ({'; '.join(beside)})"
 
 
 def brokers_of(application: SeedApplication, until: str) -> Brokers:

@@ -30,6 +30,7 @@ from penstock.assets.spark.history.records import (
     REJECTED,
     REPARTITIONED,
     ROWS,
+    CircleInput,
     ParquetPart,
     TaskInput,
     TopicWriter,
@@ -47,8 +48,11 @@ from penstock.runtime.snapshots.export_process import export
 from penstock.runtime.snapshots.manifest import TaskManifest, read_manifest
 from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.snapshots.places import Place
+from penstock.runtime.stage.local_application import LocalApplication
 from penstock.runtime.stage.stage import Stage
 from penstock.runtime.tasks.incidents import PausePoint
+from penstock.runtime.topology.internal_topics import task_count
+from penstock.runtime.topology.topology import Topology
 
 _BATCH_ROWS = 10_000
 _PIECE = 8 * 1024 * 1024
@@ -110,7 +114,7 @@ class StageJob:
 def run_stage(spark: SparkSession, job: StageJob, inputs: Mapping[str, Input], earlier: Sequence[TaskReport]) -> list[TaskReport]:
     """Run all tasks of a stage and return their reports, ordered by partition. Raises HistoryError."""
     stage = job.stage
-    rows = _begins(spark, stage.tasks)
+    rows = _begins(spark, stage.spark_tasks)
     for place, topic in enumerate(stage.topics):
         if topic in stage.repartitions:
             folder = place_of(job.places.rows) / topic
@@ -118,18 +122,20 @@ def run_stage(spark: SparkSession, job: StageJob, inputs: Mapping[str, Input], e
             rows = rows.unionByName(_read_repartitioned(spark, files, place))
         else:
             rows = rows.unionByName(_of_input(inputs[topic], place))
-    numbers = F.array(*[F.lit(slot) for slot in slots(stage.tasks)])
-    rows = rows.withColumn("slot", F.element_at(numbers, F.col("partition") + 1)).select(*ROWS.names)
+    numbers = F.array(*[F.lit(slot) for slot in slots(stage.spark_tasks)])
+    task = F.lit(0) if stage.circle else F.col("partition")
+    rows = rows.withColumn("slot", F.element_at(numbers, task + 1)).select(*ROWS.names)
     timed = any(topic in inputs and not inputs[topic].ordered for topic in stage.topics)
     order = ["partition", "place", *ORDER, *(["key", "value"] if timed else [])]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _reported(msgspec.json.encode(run_task(job, batches)))
+        for report in run_circle(job, batches) if stage.circle else [run_task(job, batches)]:
+            yield _reported(msgspec.json.encode(report))
 
-    sorted_rows = rows.repartition(stage.tasks, "slot").sortWithinPartitions(*order)
-    reports = _collected(f"sub-topology {stage.sub_topology}", sorted_rows.mapInArrow(run, from_arrow_schema(REPORTS)))
+    sorted_rows = rows.repartition(stage.spark_tasks, "slot").sortWithinPartitions(*order)
+    reports = _collected(stage.label, sorted_rows.mapInArrow(run, from_arrow_schema(REPORTS)))
     found = [msgspec.json.decode(report, type=TaskReport) for report in reports]
-    return sorted(found, key=lambda report: TaskId.parse(report.task).partition)
+    return sorted(found, key=lambda report: TaskId.parse(report.task))
 
 
 def write_global_rows(spark: SparkSession, topic: str, given: Input, folder: str, run: str) -> tuple[str, ...]:
@@ -237,12 +243,7 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         task, attempt = TaskId(job.stage.sub_topology, given.partition), _attempt(job.run)
         outputs = _TaskOutputs(job, task, local)
         rejected = _Rejected(job.places.rejected, local)
-        topology = history_topology(job.plan.application, job.inputs)
-        if topology.hash() != job.plan.topology_hash:
-            raise HistoryError(
-                f"{job.plan.application.factory} makes another topology on the executors than here: another version of the program, "
-                "or another environment"
-            )
+        topology = _topology(job)
         [part] = [part for part in topology.sub_topologies() if part.id == task.subtopology]
         stage = Stage(
             StreamsConfig(job.plan.application.config),
@@ -259,7 +260,7 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch]) -> TaskReport:
                 for partition, run in _global_runs(topic, job.global_files[topic]):
                     stage.fill_globals(partition, run)
             stage.run(given.sources())
-            snapshot = stage.write_snapshot(local / "snapshots", job.seed, job.at_ms, _next_offsets(job, task))
+            snapshot = stage.write_snapshot(local / "snapshots", job.seed, job.at_ms, _next_offsets(job, task, job.stage.topics))
             stage.close(clean=True)
         except BaseException:
             stage.close()
@@ -280,11 +281,77 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         )
 
 
-def _next_offsets(job: StageJob, task: TaskId) -> dict[TopicPartition, NextOffset]:
+def run_circle(job: StageJob, batches: Iterable[pa.RecordBatch]) -> list[TaskReport]:
+    """Run all tasks of a circle over their rows, in turns. Raises like `run_task`."""
+    began, cpu_began = time.monotonic(), time.process_time()
+    with tempfile.TemporaryDirectory(prefix="penstock-history-") as folder:
+        local = Path(folder)
+        given, attempt = CircleInput(job.stage.topics, batches, local), _attempt(job.run)
+        topology = _topology(job)
+        parts = {part.id: part for part in topology.sub_topologies() if part.id in job.stage.sub_topologies}
+        wanted = [TaskId(part.id, number) for part in parts.values() for number in range(task_count(part, job.plan.partitions))]
+        outputs = {task: _TaskOutputs(job, task, local / str(task)) for task in wanted}
+        rejected = {task: _Rejected(job.places.rejected, local / str(task)) for task in wanted}
+        application = LocalApplication(
+            StreamsConfig(job.plan.application.config),
+            topology,
+            local / "state",
+            partitions=job.plan.partitions,
+            outputs=lambda *output: outputs[application.writer].send(*output),
+            rejected=lambda task, point: rejected[task].add(point),
+            tasks=wanted,
+            one_by_one=True,
+        )
+        try:
+            for topic in job.stage.global_topics:
+                for partition, run in _global_runs(topic, job.global_files[topic]):
+                    application.fill_globals(partition, run)
+            application.run(given.sources())
+            snapshots = application.write_seed(
+                local / "snapshots", job.seed, job.at_ms, lambda task: _next_offsets(job, task, parts[task.subtopology].source_topics)
+            )
+            application.close(clean=True)
+        except BaseException:
+            application.close()
+            raise
+        seed = place_of(job.places.seed) / attempt
+        for snapshot in snapshots.values():
+            export(snapshot.parent, seed, [snapshot.name], lambda done, total: None)
+        seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
+        records = {task.id: task.committed_records for task in application.tasks}
+        return [
+            TaskReport(
+                task=str(task),
+                part=f"{attempt}/{snapshots[task].name}",
+                manifest=read_manifest(snapshots[task]),
+                records=records[task],
+                dropped=application.dropped() if task == wanted[0] else 0,
+                rejected=rejected[task].rows,
+                files=outputs[task].finish(attempt),
+                rejected_file=rejected[task].finish(f"{task}.{attempt}.parquet"),
+                seconds=seconds,
+                cpu_seconds=cpu_seconds / len(wanted),
+            )
+            for task in wanted
+        ]
+
+
+def _topology(job: StageJob) -> Topology:
+    """Return the topology, which must be that of the driver."""
+    topology = history_topology(job.plan.application, job.inputs)
+    if topology.hash() != job.plan.topology_hash:
+        raise HistoryError(
+            f"{job.plan.application.factory} makes another topology on the executors than here: another version of the program, "
+            "or another environment"
+        )
+    return topology
+
+
+def _next_offsets(job: StageJob, task: TaskId, topics: Iterable[str]) -> dict[TopicPartition, NextOffset]:
     return {
         TopicPartition(topic, task.partition): NextOffset(job.next_offsets[topic][task.partition])
-        for topic in job.stage.topics
-        if topic not in job.stage.repartitions and task.partition in job.next_offsets[topic]
+        for topic in topics
+        if topic not in job.plan.repartitions and task.partition in job.next_offsets[topic]
     }
 
 

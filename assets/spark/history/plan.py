@@ -24,16 +24,36 @@ _PARTITIONERS = ("murmur2", "murmur2_random")
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One sub-topology. `topics`: what its tasks read, in the order of the engine's queues; `repartitions`: those of them that an earlier
-    stage writes; `global_topics`: those of the global stores that it may read."""
+    """One sub-topology, or the sub-topologies of a circle, whose tasks take turns. `topics`: what its tasks read, in the order of the
+    engine's queues, without those that only the circle writes; `repartitions`: those of them that an earlier stage writes; `global_topics`:
+    those of the global stores that it may read."""
 
-    sub_topology: int
+    sub_topologies: tuple[int, ...]
+    circle: bool
     tasks: int
     topics: tuple[str, ...]
     repartitions: frozenset[str]
     global_topics: tuple[str, ...]
     stores: tuple[str, ...]
     sinks: tuple[str, ...]
+
+    @property
+    def sub_topology(self) -> int:
+        """The first sub-topology, by which the stage is named."""
+        return self.sub_topologies[0]
+
+    @property
+    def label(self) -> str:
+        """Name of the stage in messages."""
+        if not self.circle:
+            return f"sub-topology {self.sub_topology}"
+        numbers = ", ".join(str(number) for number in self.sub_topologies)
+        return f"sub-topolog{'y' if len(self.sub_topologies) == 1 else 'ies'} {numbers}, in turns"
+
+    @property
+    def spark_tasks(self) -> int:
+        """Number of Spark tasks: the tasks of a circle run in one."""
+        return 1 if self.circle else self.tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +93,9 @@ def plan_history(application: SeedApplication, given: Collection[str], partition
         *_custom_stores(parts),
         *_partitioner(application),
     ]
-    order = _order(parts, {name: topic.writers for name, topic in repartitions.items()})
-    if isinstance(order, str):
-        problems.append(order)
+    writers = {name: topic.writers for name, topic in repartitions.items()}
+    order = _order(parts, writers)
+    problems += [problem for each in order for problem in _mixed_writers(each, writers)]
     counts: dict[str, int] = {}
     if not problems:
         try:
@@ -84,29 +104,41 @@ def plan_history(application: SeedApplication, given: Collection[str], partition
             problems.append(str(error))
         else:
             problems += _unknown_sinks(parts, counts)
-    if problems or isinstance(order, str):
+    if problems:
         raise HistoryError(f"application {application.id} cannot be run over history:" + "".join(f"\n  {text}" for text in problems))
     global_topics = {entry.store.name: entry.topic for entry in topology.global_stores()}
     return HistoryPlan(
         application=application,
         topology_hash=topology.hash(),
-        stages=tuple(
-            StagePlan(
-                sub_topology=part.id,
-                tasks=task_count(part, counts),
-                topics=part.source_topics,
-                repartitions=frozenset(repartitions) & frozenset(part.source_topics),
-                global_topics=tuple(sorted({topic for name, topic in global_topics.items() if _may_read(part, name)})),
-                stores=tuple(builder.name for builder in part.stores),
-                sinks=tuple(sorted({_name(sink) for sink in part.sinks})),
-            )
-            for part in order
-        ),
+        stages=tuple(_stage(each, writers, counts, global_topics) for each in order),
         partitions=counts,
         inputs=tuple(inputs),
         global_inputs=tuple(global_inputs),
         repartitions=frozenset(repartitions),
     )
+
+
+def _stage(
+    parts: Sequence[SubTopology], writers: Mapping[str, tuple[int, ...]], counts: Mapping[str, int], global_topics: Mapping[str, str]
+) -> StagePlan:
+    inside = _inside(parts, writers)
+    topics = tuple(sorted({topic for part in parts for topic in part.source_topics} - inside)) if inside else parts[0].source_topics
+    return StagePlan(
+        sub_topologies=tuple(part.id for part in parts),
+        circle=bool(inside),
+        tasks=sum(task_count(part, counts) for part in parts),
+        topics=topics,
+        repartitions=frozenset(writers) & frozenset(topics),
+        global_topics=tuple(sorted({topic for name, topic in global_topics.items() if any(_may_read(part, name) for part in parts)})),
+        stores=tuple(builder.name for part in parts for builder in part.stores),
+        sinks=tuple(sorted({name for part in parts for sink in part.sinks if (name := _name(sink)) not in inside})),
+    )
+
+
+def _inside(parts: Sequence[SubTopology], writers: Mapping[str, tuple[int, ...]]) -> set[str]:
+    """Return the topics between the sub-topologies of a circle; of any other stage there are none."""
+    ids = {part.id for part in parts}
+    return {topic for part in parts for topic in part.source_topics if ids & set(writers.get(topic, ()))}
 
 
 def _may_read(part: SubTopology, store: str) -> bool:
@@ -175,26 +207,31 @@ def _counts_partitions(sink: SinkNode) -> bool:
     return sink.partitioner is not None or windowed
 
 
-def _order(parts: Sequence[SubTopology], writers: Mapping[str, tuple[int, ...]]) -> list[SubTopology] | str:
-    """Return the sub-topologies, writers of a repartition topic before its readers; or a text that names a circle."""
-    ordered: list[SubTopology] = []
+def _mixed_writers(parts: Sequence[SubTopology], writers: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    ids = {part.id for part in parts}
+    for topic in sorted(_inside(parts, writers)):
+        if others := set(writers[topic]) - ids:
+            yield (
+                f"topic {topic} is written by sub-topologies {', '.join(map(str, sorted(ids)))}, to which its records flow back, "
+                f"and also by {', '.join(map(str, sorted(others)))}: the order of its records is unknown. Give the two topics of their own"
+            )
+
+
+def _order(parts: Sequence[SubTopology], writers: Mapping[str, tuple[int, ...]]) -> list[tuple[SubTopology, ...]]:
+    """Return the sub-topologies, writers of a repartition topic before its readers; those of a circle together."""
+    before = {part.id: {number for topic in part.source_topics for number in writers.get(topic, ())} for part in parts}
+    for _ in parts:
+        before = {number: found.union(*(before[other] for other in found)) for number, found in before.items()}
+    ordered: list[tuple[SubTopology, ...]] = []
     left = list(parts)
     while left:
         waiting = {part.id for part in left}
-        ready = [part for part in left if not any(waiting & set(writers.get(topic, ())) for topic in part.source_topics)]
-        if not ready:
-            return _circle(left, writers)
-        ordered += ready
-        left = [part for part in left if part not in ready]
+        ready = [part for part in left if all(part.id in before[other] for other in before[part.id] & waiting)]
+        done: set[int] = set()
+        for part in ready:
+            if part.id not in done:
+                circle = tuple(other for other in ready if other is part or (other.id in before[part.id] and part.id in before[other.id]))
+                ordered.append(circle)
+                done |= {other.id for other in circle}
+        left = [part for part in left if part.id not in done]
     return ordered
-
-
-def _circle(left: Sequence[SubTopology], writers: Mapping[str, tuple[int, ...]]) -> str:
-    ids = {part.id for part in left}
-    topics = sorted({topic for part in left for topic in part.source_topics if ids & set(writers.get(topic, ()))})
-    foreign = any("-SUBSCRIPTION-" in topic for topic in topics)
-    what = "a foreign-key join sends records back" if foreign else "records flow back"
-    return (
-        f"sub-topologies {', '.join(str(number) for number in sorted(ids))} form a circle ({what}) through {', '.join(topics)}: "
-        "such circles cannot be run over history yet"
-    )

@@ -117,10 +117,10 @@ class TaskInput:
 
     def sources(self) -> dict[TopicPartition, Iterator[RawColumns]]:
         """Return the records of each topic, each to be read once."""
-        found = {self._at(place): self._runs(place, spool.rows()) for place, spool in self._spools.items()}
+        found = {self._at(place): _numbered(*self._at(place), spool.rows()) for place, spool in self._spools.items()}
         if self._topics:
             last = len(self._topics) - 1
-            found[self._at(last)] = self._runs(last, self._of_last())
+            found[self._at(last)] = _numbered(*self._at(last), self._of_last())
         return found
 
     def _at(self, place: int) -> TopicPartition:
@@ -132,12 +132,32 @@ class TaskInput:
         for _, rows in self._slices:
             yield rows
 
-    def _runs(self, place: int, batches: Iterable[pa.RecordBatch]) -> Iterator[RawColumns]:
-        last: int | None = None
-        for rows in batches:
-            run = raw_columns(self._topics[place], rows, self.partition, last)
-            last = run.offsets[-1]
-            yield run
+
+class CircleInput:
+    """Rows of all tasks of a circle, ordered by partition and place, as a source per topic and partition. They are put on the local disk
+    first: the tasks need all of them at the same time."""
+
+    def __init__(self, topics: Sequence[str], batches: Iterable[pa.RecordBatch], folder: Path) -> None:
+        """Reads all rows."""
+        self._spools: dict[TopicPartition, _Spool] = {}
+        for batch in batches:
+            for number, of_partition in runs_by(batch, "partition"):
+                for place, rows in runs_by(of_partition, "place"):
+                    if place != BEGIN:
+                        at = TopicPartition(topics[place], number)
+                        self._spools.setdefault(at, _Spool(folder / f"{place}-{number}.arrow")).add(rows)
+
+    def sources(self) -> dict[TopicPartition, Iterator[RawColumns]]:
+        """Return the records of each partition that has some, each to be read once."""
+        return {at: _numbered(*at, spool.rows()) for at, spool in self._spools.items()}
+
+
+def _numbered(topic: str, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[RawColumns]:
+    last: int | None = None
+    for rows in batches:
+        run = raw_columns(topic, rows, partition, last)
+        last = run.offsets[-1]
+        yield run
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -100,6 +100,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     """A stage that is done. `slowest` and `median`, the seconds of its tasks, show skew. `reused`: it was done by an earlier try."""
 
     sub_topology: int
+    label: str
     tasks: int
     records: int
     dropped: int
@@ -119,6 +120,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
         seconds = sorted(report.seconds for report in reports)
         return cls(
             sub_topology=stage.sub_topology,
+            label=stage.label,
             tasks=len(reports),
             records=sum(report.records for report in reports),
             dropped=sum(report.dropped for report in reports),
@@ -157,6 +159,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """A stage of a run that was not started. `rows`: of its inputs, by topic; None where an earlier stage makes them."""
 
     sub_topology: int
+    label: str
     tasks: int
     rows: dict[str, int | None]
     stores: list[str]
@@ -186,6 +189,7 @@ def estimate(spark: SparkSession, request: HistoryRequest, brokers: Brokers) -> 
     return [
         Estimate(
             sub_topology=stage.sub_topology,
+            label=stage.label,
             tasks=stage.tasks,
             rows={topic: rows.get(topic) for topic in (*stage.topics, *stage.global_topics)},
             stores=list(stage.stores),
@@ -262,7 +266,7 @@ class _Run:
         reused: set[int] = set()
         global_files: dict[str, tuple[str, ...]] = {}
         for number, stage in enumerate(plan.stages, 1):
-            what = f"stage {number} of {len(plan.stages)} (sub-topology {stage.sub_topology}, {stage.tasks} tasks)"
+            what = f"stage {number} of {len(plan.stages)} ({stage.label}, {stage.tasks} tasks)"
             manifest = self.folder / f"stage-{stage.sub_topology}.json"
             if (reports := self._done(manifest, places)) is not None:
                 self._report(f"{what} was done before")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.assets.spark.history.errors import HistoryError
-from penstock.assets.spark.history.job import Places, StageJob, TaskReport, repartitioned_rows, run_task
+from penstock.assets.spark.history.job import Places, StageJob, TaskReport, repartitioned_rows, run_circle, run_task
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, plan_history
 from penstock.assets.spark.history.records import BEGIN, ORDER, OUTPUTS, ROWS, ParquetPart, header_array
 from penstock.assets.spark.seeds.plan import SeedApplication
@@ -48,11 +48,11 @@ def rows_of(place: int, partition: int, sent: Sequence[Sent]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ROWS)
 
 
-def shuffled(tables: Sequence[pa.Table], partition: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task in the order in which Spark sorts them."""
+def shuffled(tables: Sequence[pa.Table], partition: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task, or of all, in the order in which Spark sorts them."""
     whole = pa.concat_tables(tables)
-    kept = whole.filter(pa.array([each == partition for each in whole.column("partition").to_pylist()]))
-    yield from kept.sort_by([(name, "ascending") for name in ("place", *ORDER)]).to_batches(BATCH)
+    kept = whole.filter(pa.array([partition is None or each == partition for each in whole.column("partition").to_pylist()]))
+    yield from kept.sort_by([(name, "ascending") for name in ("partition", "place", *ORDER)]).to_batches(BATCH)
 
 
 def in_one_table(folder: Path, topic: str, given: Sequence[Sent]) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Run:
         self.reports: list[TaskReport] = []
 
     def stage(self, stage: StagePlan, inputs: Mapping[str, Mapping[int, Sequence[Sent]]]) -> None:
-        tables = [begin(number) for number in range(stage.tasks)]
+        tables = [begin(number) for number in range(stage.spark_tasks)]
         for place, topic in enumerate(stage.topics):
             if topic in stage.repartitions:
                 files = [
@@ -83,6 +83,10 @@ class Run:
                 tables += [pa.Table.from_batches(repartitioned_rows(uri, place), schema=ROWS) for uri in files]
             else:
                 tables += [rows_of(place, number, sent) for number, sent in inputs[topic].items()]
+        if stage.circle:
+            job = StageJob(self._plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files)
+            self.reports += run_circle(job, shuffled(tables, None))
+            return
         for number in range(stage.tasks):
             job = StageJob(self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files)
             self.reports.append(run_task(job, shuffled(tables, number)))
@@ -115,7 +119,7 @@ def _sent(row: Mapping[str, object]) -> Sent:
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path: Path) -> None:
     random = Random(f"{family}")
-    count = 1 if family.factory.endswith(":repartitions") else 2
+    count = 1 if family.one_partition else 2
     sent = {topic: {number: records(random, 200, null_keys=family.null_keys) for number in range(count)} for topic in family.topics}
     everyone = records(random, 10, null_keys=False)
     counts = dict.fromkeys(family.topics, count) | dict.fromkeys(family.global_topics, 1)

@@ -25,7 +25,9 @@ PARTITIONS = 3
 class Run:
     """An application over records by topic and partition, and what came of it."""
 
-    def __init__(self, topology: Topology, folder: Path, config: Mapping[str, object] = CONFIG, partitions: int = 1) -> None:
+    def __init__(
+        self, topology: Topology, folder: Path, config: Mapping[str, object] = CONFIG, partitions: int = 1, one_by_one: bool = False
+    ) -> None:
         settings = StreamsConfig(config)
         self.topology = topology.resolved(settings)
         self.made = Made()
@@ -40,6 +42,7 @@ class Run:
             partitions=dict.fromkeys(topics - internal, partitions),
             outputs=self._output,
             rejected=lambda task, point: self.rejected.append((task, point)),
+            one_by_one=one_by_one,
         )
 
     def _output(
@@ -78,7 +81,8 @@ def test_it_makes_what_the_stream_makes(family: Family, tmp_path: Path) -> None:
     inputs = {topic: records(random, 120, null_keys=family.null_keys) for topic in family.topics}
     inputs |= {topic: records(random, 10, null_keys=False) for topic in family.global_topics}
     expected = by_driver(family, inputs, tmp_path / "driver")
-    found = Run(family.build(), tmp_path).over({TopicPartition(topic, 0): sent for topic, sent in inputs.items()})
+    in_turns = str(family) == "foreign_keys"  # its outputs depend on what comes between two records of a side
+    found = Run(family.build(), tmp_path, one_by_one=in_turns).over({TopicPartition(topic, 0): sent for topic, sent in inputs.items()})
     assert {topic: len(sent) for topic, sent in found.outputs.items()} == {topic: len(sent) for topic, sent in expected.outputs.items()}
     assert found.stores == expected.stores
     assert any(found.outputs.values())
@@ -117,13 +121,14 @@ def test_tasks_of_several_partitions_feed_each_other(tmp_path: Path) -> None:
     assert last == {value: values.count(value) for value in set(values)}
 
 
-def test_a_circle_is_run_until_nothing_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_circle_is_run_until_nothing_is_left(one_by_one: bool, tmp_path: Path) -> None:
     """As the test driver does, which takes one record at a time: the last result of each order is that of the last values."""
     random = Random(7)
     orders = [Sent(b"o%d" % random.randrange(20), b"%dx%d" % (random.randrange(4), n), FIRST_MS + 2 * n) for n in range(200)]
     customers = [Sent(b"%d" % random.randrange(4), b"c%d" % n, FIRST_MS + 2 * n + 1) for n in range(100)]
     inputs = divided_by_key(orders, "orders") | divided_by_key(customers, "customers")
-    made = Run(foreign_key_join(), tmp_path, partitions=PARTITIONS).over(inputs)
+    made = Run(foreign_key_join(), tmp_path, partitions=PARTITIONS, one_by_one=one_by_one).over(inputs)
     last_order = {record.key: record.value for record in orders}
     last_customer = {record.key: record.value for record in customers}
     expected = {

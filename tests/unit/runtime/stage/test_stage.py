@@ -82,7 +82,7 @@ def _runs(topic: str, sent: Sequence[Sent]) -> Iterator[RawColumns]:
     return (whole[start : start + RUN] for start in range(0, len(whole), RUN))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if str(family) != "foreign_keys"], ids=str)  # a circle is no stage here
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stage_makes_what_the_stream_makes(family: Family, seed: int, tmp_path: Path) -> None:
     random = Random(seed)
