@@ -80,7 +80,7 @@ def _definitions(applications: Applications) -> dg.Definitions:
         ],
         resources={"penstock": PenstockResource()},
     )
-    return dg.Definitions.merge(own, _tables(applications, topics))
+    return dg.Definitions.merge(own, _of_spark(applications, topics))
 
 
 def _start_job(application: str, plain_name: str, instances: dg.AssetsDefinition) -> dg.UnresolvedAssetJobDefinition:
@@ -93,10 +93,12 @@ def _start_job(application: str, plain_name: str, instances: dg.AssetsDefinition
     )
 
 
-def _tables(applications: Applications, topics: Mapping[str, Topics]) -> dg.Definitions:
-    """Return the declared tables, and the resources by which users' assets read them. Without Spark there are none."""
-    if not applications.tables and importlib.util.find_spec("pyspark") is None:
+def _of_spark(applications: Applications, topics: Mapping[str, Topics]) -> dg.Definitions:
+    """Return the declared tables and backfills, and the resources by which users' assets read tables. Without Spark there are none."""
+    backfills = any(application.backfill.inputs for application in applications.applications)
+    if not applications.tables and not backfills and importlib.util.find_spec("pyspark") is None:
         return dg.Definitions()
-    with extra("spark", f"[[tables]] of {applications.source}"):
+    with extra("spark", f"{'[[tables]]' if applications.tables else 'the backfill'} of {applications.source}"):
+        from penstock.assets.backfills import backfill_definitions
         from penstock.assets.tables.asset import table_definitions
-    return table_definitions(applications, topics)
+    return dg.Definitions.merge(table_definitions(applications, topics), backfill_definitions(applications, topics))

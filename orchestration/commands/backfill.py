@@ -12,9 +12,11 @@ from typing import Annotated, NoReturn
 import msgspec
 import typer
 
-from penstock.orchestration.commands.common import Json
+from penstock.orchestration.commands.common import Json, explained
 from penstock.orchestration.commands.run_book import ApplicationName, DryRun
-from penstock.orchestration.declarations.backfills import KAFKA, BackfillRequest
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.backfills import FORMATS, KAFKA, BackfillInput, absolute, parsed_columns
+from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.resets.target import Edge, Target
 
 SPARK_PROCESS = "penstock.assets.spark.history"
@@ -25,35 +27,55 @@ _FAIL = "fail"
 def backfill(
     application: ApplicationName,
     given: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--input",
             metavar="TOPIC=URI",
             help="Records of a topic: a table (`flights=/lake/flights`, `flights=s3://lake/flights`), or `flights=kafka` for the topic "
-            "itself. Once for each topic that the application reads, those of global tables included.",
+            "itself. Once for each topic that the application reads, those of global tables included. Default: as declared.",
         ),
-    ],
-    seed: Annotated[str, typer.Option(metavar="URI", help="Folder of the application's seeds: one that all executors share, or a URI.")],
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC:NAME=COLUMN,…",
+            help="Columns of a table with other names, or that are not bytes: `flights:key=flight_id,value=*,timestamp=departed_at`. Keys "
+            "and values that are not bytes are written by the application's serdes; `a+b` makes an object of two columns, `*` of all "
+            "others.",
+        ),
+    ] = None,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="Folder of the application's seeds: one that all executors share, or a URI. Default: as declared, else in the project's "
+            "home.",
+        ),
+    ] = None,
     until: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TIME|OFFSETS|latest",
             help="End of the history. TIME: `2026-01-31T12:00:00` (UTC, unless it names a zone), or a duration back from now: `PT1H`. "
-            "OFFSETS: `flights:0=100,flights:1=200`, or a file of lines `topic,partition,offset`. `latest`: all that is there.",
+            "OFFSETS: `flights:0=100,flights:1=200`, or a file of lines `topic,partition,offset`. `latest`: all that is there. Default: "
+            "as declared, else `latest`.",
         ),
-    ] = "latest",
+    ] = None,
     outputs: Annotated[
-        str | None, typer.Option(metavar="URI", help="Folder for the records of the output topics, as Parquet. Default: not kept.")
+        str | None,
+        typer.Option(metavar="URI", help="Folder for the records of the output topics, as Parquet. Default: as declared, else not kept."),
     ] = None,
     rejected: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="URI|fail",
             help="What becomes of a record for which a handler returns PAUSE. URI: it is kept in a table there, and the run goes on. "
-            "`fail`: the run ends and names it.",
+            "`fail`: the run ends and names it. Default: as declared, else `fail`.",
         ),
-    ] = _FAIL,
-    table_format: Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format of tables: `parquet`, `delta`.")] = "parquet",
+    ] = None,
+    table_format: Annotated[
+        str | None, typer.Option("--format", metavar="FORMAT", help="Format of the tables of --input: `parquet` (default), `delta`.")
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Begin again, although an unfinished run could be continued.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -64,8 +86,10 @@ def backfill(
     outputs are those that the stream would have had. `penstock docs history` says what is equal and what is not.
 
     **Tables** have a row per record: `key` and `value` as bytes (what is on the topic), `timestamp`, and if they are known `partition`,
-    `offset` and `headers`. With offsets, the stream goes on after the last row. Without, `--until` must be a time: rows before it count,
-    and the stream goes on at the topic's first record of that time.
+    `offset` and `headers`; `--columns` maps others. With offsets, the stream goes on after the last row. Without, `--until` must be a
+    time: rows before it count, and the stream goes on at the topic's first record of that time.
+
+    **Declared** in `[applications.NAME.backfill]`, it needs no options; each option overrides what is declared.
 
     **After a failure** or Ctrl-C run the same command again: stages that are done are not run again. What cannot be done right is refused
     before anything runs, in one message that names each object.
@@ -80,18 +104,27 @@ def backfill(
 
     `penstock start flight-board-1 --seed s3://lake/seeds/flight-board` then goes on from there.
     """
-    inputs = dict(_parsed(text) for text in given)
-    if len(inputs) < len(given):
+    named = [_parsed(text, table_format or FORMATS[0]) for text in given or ()]
+    if len(dict(named)) < len(named):
         raise typer.BadParameter("a topic is given twice", param_hint="--input")
-    _check_until(until)
-    request = BackfillRequest(
-        application=application,
+    with explained():
+        paths = ProjectPaths.find()
+        declared = Applications.of(paths).named(application)
+    request = declared.backfill.request(application, paths.root, paths.home)
+    inputs = _with_columns({**request.inputs, **dict(named)}, columns or ())
+    if not inputs:
+        raise typer.BadParameter(
+            f"there is none, and [applications.{application}.backfill.inputs] declares none: --input TOPIC=URI, or --input TOPIC=kafka",
+            param_hint="--input",
+        )
+    _check_until(until or request.until)
+    request = msgspec.structs.replace(
+        request,
         inputs=inputs,
-        until=until,
-        seed=_absolute(seed),
-        outputs=None if outputs is None else _absolute(outputs),
-        rejected=None if rejected == _FAIL else _absolute(rejected),
-        table_format=table_format,
+        until=until or request.until,
+        seed=request.seed if seed is None else _absolute(seed),
+        outputs=request.outputs if outputs is None else _absolute(outputs),
+        rejected=request.rejected if rejected is None else None if rejected == _FAIL else _absolute(rejected),
         dry_run=dry_run,
         restart=restart,
         as_json=as_json,
@@ -99,16 +132,31 @@ def backfill(
     _become([sys.executable, "-m", SPARK_PROCESS, msgspec.json.encode(request).decode()])
 
 
-def _parsed(text: str) -> tuple[str, str]:
+def _parsed(text: str, table_format: str) -> tuple[str, BackfillInput]:
     topic, _, location = text.partition("=")
     if not topic or not location:
         raise typer.BadParameter(f"{text!r}: expected TOPIC=URI, for example flights=/lake/flights", param_hint="--input")
-    return topic, location if location == KAFKA else _absolute(location)
+    if table_format not in FORMATS:
+        raise typer.BadParameter(f"{table_format!r} is not one of {', '.join(FORMATS)}", param_hint="--format")
+    return topic, BackfillInput(location if location == KAFKA else _absolute(location), table_format)
+
+
+def _with_columns(inputs: dict[str, BackfillInput], given: Sequence[str]) -> dict[str, BackfillInput]:
+    """Return the inputs with the columns of the option. Raises BadParameter."""
+    found = dict(inputs)
+    for text in given:
+        try:
+            topic, columns = parsed_columns(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--columns") from error
+        if topic not in found or found[topic].location == KAFKA:
+            raise typer.BadParameter(f"{topic} is no topic with a table as --input", param_hint="--columns")
+        found[topic] = msgspec.structs.replace(found[topic], columns=columns)
+    return found
 
 
 def _absolute(where: str) -> str:
-    """Return a URI as it is, and a path from the root: executors have other working directories."""
-    return where if "://" in where else str(Path(where).expanduser().absolute())
+    return absolute(where, Path.cwd())
 
 
 def _check_until(until: str) -> None:

@@ -72,6 +72,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.orchestration.declarations.backfills import BackfillPolicy
 from penstock.orchestration.declarations.policies import (
     DeployPolicy,
     Freshness,
@@ -134,6 +135,7 @@ class Application:
     health: HealthLimits = field(default_factory=HealthLimits)
     snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     deploy: DeployPolicy = field(default_factory=DeployPolicy)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     description: str | None = None
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -327,6 +329,7 @@ def _application(table: Table, broker: str) -> Application:
         health=HealthLimits.read(table.table("health")),
         snapshots=SnapshotPolicy.read(table.table("snapshots")),
         deploy=DeployPolicy.read(table.table("deploy")),
+        backfill=BackfillPolicy.read(table.table("backfill")),
     )
     reject_old_form(table, application_id)
     table.reject_unknown()

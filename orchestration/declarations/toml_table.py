@@ -133,6 +133,10 @@ class Table:
             return value
         raise self.wrong((key,), f"expected a day, for example {key} = 2013-01-01, found {shown(key, value)}")
 
+    def is_list(self, key: str) -> bool:
+        """Return True if the key is a list."""
+        return isinstance(self._content.get(key), list)
+
     def is_whole(self, key: str) -> bool:
         """Return True if the key is an integer."""
         value = self._content.get(key)

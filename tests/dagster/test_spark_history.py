@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,10 +28,15 @@ from penstock.assets.spark.history.inputs import Bounds
 from penstock.assets.spark.history.records import HEADERS
 from penstock.assets.spark.history.run import Brokers, HistoryRequest, HistoryResult, estimate, run_history
 from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.backfills import BackfillInput
+from penstock.orchestration.definitions import definitions
+from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.model.states import State
 from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.snapshots.catalogue import find
+from tests.dagster.telling import Project
 from tests.support import ROOT, Kafka, unique, wait_until
 from tests.support.engine import reaches
 from tests.support.history import (
@@ -136,7 +144,7 @@ def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, 
     counts = {topic: len(of_topic) for topic, of_topic in sent.items()}
     request = HistoryRequest(
         SeedApplication.of(APPLICATION, family.factory, CONFIG),
-        {topic: write_table(tmp_path / topic, sent[topic]) for topic in topics},
+        {topic: BackfillInput(write_table(tmp_path / topic, sent[topic])) for topic in topics},
         "latest",
         str(tmp_path / "seeds"),
         str(tmp_path / "outputs"),
@@ -197,7 +205,7 @@ def test_a_stream_that_starts_with_the_seed_of_its_history_is_the_stream_of_the_
     broker.produce(topic, [(each.key, each.value) for each in sent[:500]], timestamps=[each.timestamp for each in sent[:500]])
     application = SeedApplication.of(name, FACTORY, common)
     seeds, outputs = str(tmp_path / "seeds"), str(tmp_path / "outputs")
-    request = HistoryRequest(application, {topic: "kafka"}, "latest", seeds, outputs)
+    request = HistoryRequest(application, {topic: BackfillInput("kafka")}, "latest", seeds, outputs)
     brokers = brokers_of(application, "latest")
     assert [(stage.tasks, stage.rows) for stage in estimate(spark, request, brokers)] == [
         (2, {topic: 500}),
@@ -290,7 +298,9 @@ def test_rejected_records_are_a_table_or_end_the_run(spark: SparkSession, tmp_pa
     application = SeedApplication.of(APPLICATION, "tests.support.history:divided", PAUSING)
 
     def request(rejected: str | None) -> HistoryRequest:
-        return HistoryRequest(application, {"in": table}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"), rejected)
+        return HistoryRequest(
+            application, {"in": BackfillInput(table)}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"), rejected
+        )
 
     with pytest.raises(HistoryError, match=r"record in-0@4 pauses its task \(deserialization\).*--rejected"):
         run_history(spark, request(None), known({"in": 1}))
@@ -314,7 +324,9 @@ def test_a_table_without_offsets_is_read_by_time_and_partitioned_like_the_topic(
     (tmp_path / "in").mkdir()
     pq.write_table(table, tmp_path / "in" / "rows.parquet")
     application = SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG)
-    request = HistoryRequest(application, {"in": str(tmp_path / "in")}, "x", str(tmp_path / "seeds"), str(tmp_path / "outputs"))
+    request = HistoryRequest(
+        application, {"in": BackfillInput(str(tmp_path / "in"))}, "x", str(tmp_path / "seeds"), str(tmp_path / "outputs")
+    )
     brokers = known({"in": 3, "doubled": 5})
     with pytest.raises(HistoryError, match=r"no column 'offset'.*--until"):
         run_history(spark, request, brokers)
@@ -328,12 +340,37 @@ def test_a_table_without_offsets_is_read_by_time_and_partitioned_like_the_topic(
     assert all(row["partition"] == partition_for(row["key"], 5) for row in partitions)
 
 
+def test_columns_of_other_names_and_types_are_written_by_the_serdes_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    """A key of text, and a value made of one column, of several or of all others; rows that the declared type refuses end the run."""
+    application = SeedApplication.of(APPLICATION, "tests.support.history:typed", CONFIG)
+    rows = [("UA", n % 2, n, 0.5, FIRST_MS + n) for n in range(10)]
+    schema = "name string, part int, at long, delay double, ms long"
+    spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / "rows"))
+    columns = {"key": ["name"], "timestamp": ["ms"], "partition": ["part"], "offset": ["at"]}
+
+    def run(value: list[str]) -> HistoryResult:
+        given = BackfillInput(str(tmp_path / "rows"), columns={**columns, "value": value})
+        request = HistoryRequest(application, {"in": given}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"))
+        return run_history(spark, request, known({"in": 2}))
+
+    with pytest.raises(HistoryError, match=r"10 rows of a batch cannot be written by its serdes; the first: its value 0\.5 does not fit"):
+        run(["delay"])
+    with pytest.raises(HistoryError, match="it has no column late; there are name, part, at, delay, ms"):
+        run(["late"])
+    for value in (["*"], ["delay", "name"]):
+        result = run(value)
+        for number in range(2):
+            found = outputs_of(result, f"0_{number}")["out"]
+            assert [(each.key, each.timestamp) for each in found] == [(b"UA", FIRST_MS + n) for n in range(10) if n % 2 == number]
+            assert {each.value for each in found} == {b'{"delay":0.5}'}
+
+
 def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     application = SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG)
 
     def refused(name: str, rows: list[tuple[object, ...]], schema: str) -> str:
         spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / name))
-        request = HistoryRequest(application, {"in": str(tmp_path / name)}, "latest", str(tmp_path / "seeds"))
+        request = HistoryRequest(application, {"in": BackfillInput(str(tmp_path / name))}, "latest", str(tmp_path / "seeds"))
         with pytest.raises(HistoryError) as caught:
             run_history(spark, request, known({"in": 2}))
         return str(caught.value)
@@ -347,3 +384,65 @@ def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
     assert "more than one record at offset 4" in refused("twice", [(b"a", b"1", 1, 0, 4), (b"b", b"2", 2, 0, 4)], with_offsets)
     assert "no partition of the topic, which has 2" in refused("beyond", [(b"a", b"1", 1, 2, 0)], with_offsets)
     assert "a record has no timestamp" in refused("timeless", [(b"a", b"1", None, 0, 0)], with_offsets)
+
+
+def test_a_declared_backfill_is_an_asset_by_days_and_its_job_starts_the_application_with_the_seed(project: Project, tmp_path: Path) -> None:
+    """The command without options, a partition, and the job, on the same declaration."""
+    application, broker = project.application.id, project.broker
+    for end in ("in", "out"):
+        broker.create_topic(f"{application}-{end}", 2, exact=True)
+    day = 24 * 3_600_000
+    rows = [(f"k{n % 5}", n, FIRST_MS // day * day + n * day // 20) for n in range(40)]
+    records_of = [(name.encode(), json.dumps({"amount": amount}).encode()) for name, amount, _ in rows]
+    broker.produce(f"{application}-in", records_of, timestamps=[at for _, _, at in rows])
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(("name", "amount", "at"))}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    path = project.operations.paths.streams_toml
+    first_day = datetime.fromtimestamp(FIRST_MS / 1000, UTC).date()
+    path.write_text(
+        path.read_text()
+        + f"""
+[applications.{application}.backfill]
+first-day = {first_day}
+
+[applications.{application}.backfill.inputs.{application}-in]
+uri = "rows.parquet"
+key = "name"
+value = ["amount"]
+timestamp = "at"
+"""
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.orchestration",
+        "backfill",
+        application,
+        "--until",
+        str(first_day + timedelta(days=2)),
+        "--dry-run",
+    ]
+    planned = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"reads {application}-in: 40 records" in planned.stdout, planned.stderr
+
+    operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
+    defined = definitions(operations.applications)
+    key = dg.AssetKey([application, "backfill"])
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = dg.materialize(
+            [defined.resolve_assets_def(key)],
+            partition_key=str(first_day),
+            instance=instance,
+        )
+        [materialized] = made.asset_materializations_for_node(defined.resolve_assets_def(key).node_def.name)
+        assert materialized.metadata["records"].value == 20, "the first of two days"
+        job = defined.resolve_job_def("backfill_and_start")
+        config = {"application": application, "until": str(first_day + timedelta(days=1))}
+        assert job.execute_in_process(run_config=config, instance=instance).success
+        again = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
+        assert not again.success, "its instances run"
+
+    def last_counts() -> dict[bytes | None, int]:
+        return {each.key: int.from_bytes(each.value or b"", "big") for each in broker.consume(f"{application}-out")}
+
+    wait_until(lambda: sum(last_counts().values()) == 40, 60, "20 records of the history, and 20 of the stream")

@@ -173,6 +173,21 @@ def stateless() -> Topology:
     return _built(builder)
 
 
+@dataclass(frozen=True)
+class Delay:
+    """A value with a declared type."""
+
+    delay: float
+    carrier: str | None = None
+
+
+def typed() -> Topology:
+    """Copy records whose values have a declared type."""
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.STRING, value=serdes.json(Delay)).to("out", value=serdes.json(Delay))
+    return _built(builder)
+
+
 def counts() -> Topology:
     builder = StreamsBuilder()
     stream = builder.stream("in")

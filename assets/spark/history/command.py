@@ -18,7 +18,7 @@ from penstock.assets.spark.session.explained import explained as of_spark
 from penstock.assets.spark.session.progress import follow
 from penstock.assets.spark.session.session import spark_session
 from penstock.orchestration.commands.common import explained, explained_interrupt, fail, hint, print_json, say, warn
-from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.backfills import BackfillRequest
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.spark_settings import WrongSparkError
@@ -27,6 +27,9 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 
+Report = Callable[[str], None]
+"""Takes the name of each step."""
+
 
 def main(encoded: str) -> None:
     """Run a backfill. Exit status 1 if it is refused or fails, 130 after Ctrl-C."""
@@ -34,11 +37,7 @@ def main(encoded: str) -> None:
     with explained(), explained_interrupt("the same command goes on where it was: stages that are done are not run again"):
         declared = Applications.of(ProjectPaths.find())
         found = declared.named(request.application)
-        application = SeedApplication.of(found.id, found.factory, found.client_config())
-        run = HistoryRequest(
-            application, request.inputs, request.until, request.seed, request.outputs, request.rejected, request.table_format
-        )
-        brokers = brokers_of(application, request.until)
+        run, brokers = history_of(found, request)
         try:
             spark = spark_session(declared.spark)
             with closing(follow(spark, declared.spark, hint)) as progress:
@@ -52,6 +51,20 @@ def main(encoded: str) -> None:
             fail(str(error))
         except PySparkException as error:
             fail(of_spark(error, declared.spark))
+
+
+def history_of(application: Application, request: BackfillRequest) -> tuple[HistoryRequest, Brokers]:
+    """Return the run of a backfill, and its brokers. Raises StreamsConfigError."""
+    program = SeedApplication.of(application.id, application.factory, application.client_config())
+    run = HistoryRequest(program, request.inputs, request.until, request.seed, request.outputs, request.rejected)
+    return run, brokers_of(program, request.until)
+
+
+def backfill(request: BackfillRequest, spark: SparkSession, report: Report) -> HistoryResult:
+    """Carry out a backfill in a process that Dagster has started; each step is a line of `report`. Raises as `run_history`."""
+    found = Applications.of(ProjectPaths.find()).named(request.application)
+    run, brokers = history_of(found, request)
+    return run_history(spark, run, brokers, report=report, restart=request.restart)
 
 
 def _run(spark: SparkSession, run: HistoryRequest, brokers: Brokers, request: BackfillRequest, report: Callable[[str], None]) -> None:

@@ -18,15 +18,18 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, NullType, ShortType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, NullType, ShortType, StructField, StructType
 
 from penstock.assets.spark.changelog.kafka_options import connector_options
 from penstock.assets.spark.history.errors import HistoryError, spark_errors
 from penstock.assets.spark.history.records import HEADERS
 from penstock.assets.spark.seeds.job import milliseconds
 from penstock.assets.spark.seeds.partitioner import partitions_of
-from penstock.orchestration.declarations.backfills import KAFKA
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.assets.spark.seeds.rows import written_bytes
+from penstock.orchestration.declarations.backfills import ALL, KAFKA, SERIALIZED, BackfillInput
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.serdes.serde import Serde
 
 Offsets = Mapping[str, Mapping[int, int]]
 """Next offsets by topic and partition."""
@@ -66,13 +69,21 @@ class Input:
 
 
 def read_input(
-    spark: SparkSession, topic: str, location: str, table_format: str, partitions: int, bounds: Bounds, config: Mapping[str, object]
+    spark: SparkSession,
+    topic: str,
+    given: BackfillInput,
+    partitions: int,
+    bounds: Bounds,
+    application: SeedApplication,
+    topics: Sequence[str],
 ) -> Input:
-    """Return the input of a topic. `location`: path or URI of a table, or `kafka`. Raises HistoryError for a table that does not fit."""
-    if location == KAFKA:
-        return _of_topic(spark, topic, bounds, config)
+    """Return the input of a topic. `topics`: all that have an input. Raises HistoryError for a table that does not fit."""
+    if given.location == KAFKA:
+        return _of_topic(spark, topic, bounds, application.config)
     with spark_errors(f"input of topic {topic}"):
-        frame = spark.read.format(table_format).load(location)
+        frame = spark.read.format(given.format).load(given.location)
+        if given.columns:
+            frame = _mapped(topic, frame, given.columns, application, tuple(topics))
         _check_columns(topic, frame)
         return _by_offset(topic, frame, partitions, bounds) if "offset" in frame.columns else _by_time(topic, frame, partitions, bounds)
 
@@ -104,6 +115,70 @@ def _of_topic(spark: SparkSession, topic: str, bounds: Bounds, config: Mapping[s
 # --- tables --------------------------------------------------------------------------------------------------------------------------
 
 
+def _mapped(
+    topic: str, frame: DataFrame, columns: Mapping[str, Sequence[str]], application: SeedApplication, topics: Sequence[str]
+) -> DataFrame:
+    """Return a table with the columns of `_READ` that it has, of the columns that are declared for them. Keys and values that are not bytes
+    are written by the source's serdes. Raises HistoryError for columns that the table does not have."""
+    named = {name for given in columns.values() for name in given} - {ALL}
+    if missing := sorted(named - set(frame.columns)):
+        raise HistoryError(
+            f"the input of topic {topic} does not fit: it has no column {', '.join(missing)}; there are {', '.join(frame.columns)}"
+        )
+    itself = {name for name in _COLUMNS if name in frame.columns and name not in columns}
+    others = [name for name in frame.columns if name not in named | itself]
+    selected = []
+    for name in _COLUMNS:
+        given = columns.get(name, [name] if name in frame.columns else [])
+        given = [each for one in given for each in (others if one == ALL else [one])]
+        if len(given) == 1 and columns.get(name) != [ALL]:
+            selected.append(F.col(f"`{given[0]}`").alias(name))
+        elif given:
+            selected.append(F.struct(*[F.col(f"`{each}`") for each in given]).alias(name))
+    found = frame.select(*selected)
+    typed = tuple(
+        name
+        for name in SERIALIZED
+        if name in columns and name in found.columns and not isinstance(found.schema[name].dataType, BinaryType | NullType)
+    )
+    if not typed:
+        return found
+    schema = StructType([StructField(each.name, BinaryType() if each.name in typed else each.dataType) for each in found.schema.fields])
+    return found.mapInArrow(_serializing(application, topic, tuple(topics), typed), schema)
+
+
+def _serializing(
+    application: SeedApplication, topic: str, topics: Sequence[str], typed: Sequence[str]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that writes keys and values with the serdes of the topic's source. It raises HistoryError for rows that they cannot
+    write."""
+
+    def serialized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        serdes = _serdes_of(application, topic, topics)
+        for batch in batches:
+            bad: dict[int, str] = {}
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            for name in typed:
+                columns[name] = pa.array(written_bytes(columns[name], serdes[name], topic, name, bad), pa.binary())
+            if bad:
+                first = next(iter(sorted(bad.items())))[1]
+                raise HistoryError(
+                    f"input of topic {topic}: {len(bad)} rows of a batch cannot be written by its serdes; the first: {first}"
+                )
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return serialized
+
+
+def _serdes_of(application: SeedApplication, topic: str, topics: Sequence[str]) -> dict[str, Serde]:
+    """Return the serdes of the source that reads a topic, for keys and values."""
+    topology = application.topology().matched(tuple(topics))
+    sources = [source for part in topology.sub_topologies() for source in part.sources if topic in source.topics]
+    source = next(iter([*sources, *(entry.source for entry in topology.global_stores() if entry.topic == topic)]))
+    assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
+    return {"key": source.key_serde, "value": source.value_serde}
+
+
 def _check_columns(topic: str, frame: DataFrame) -> None:
     problems = [f"it has no column {name!r}" for name in ("key", "value", "timestamp") if name not in frame.columns]
     problems += [f"column {name!r} is none of {', '.join(_COLUMNS)}" for name in frame.columns if name not in (*_COLUMNS, *_OF_OUTPUTS)]
@@ -111,7 +186,7 @@ def _check_columns(topic: str, frame: DataFrame) -> None:
         if name in frame.columns and not isinstance(kind := frame.schema[name].dataType, BinaryType | NullType):
             problems.append(
                 f"column {name!r} is {kind.simpleString()}: expected are the bytes of the topic, as its serde writes them "
-                f"(for UTF-8 text: cast({name} as binary))"
+                f"(--columns {topic}:{name}={name} lets the serde write them)"
             )
     for name in ("partition", "offset"):
         if name in frame.columns and not isinstance(kind := frame.schema[name].dataType, ShortType | IntegerType | LongType):

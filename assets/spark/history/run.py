@@ -30,7 +30,7 @@ from penstock.assets.spark.history.job import Places, StageJob, TaskReport, run_
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology, plan_history
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.session.session import code_digest
-from penstock.orchestration.declarations.backfills import KAFKA
+from penstock.orchestration.declarations.backfills import KAFKA, BackfillInput
 from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, new_snapshot_id
 from penstock.runtime.snapshots.opening import place_of
@@ -47,16 +47,15 @@ OUTPUTS_MANIFEST = "outputs.json"
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """A run. `inputs`: location by topic, a path or URI of a table, or `kafka`. `until` is the option's text, by which a killed run is
+    """A run. `inputs`: by topic. `until` is the option's text, by which a killed run is
     found again. `outputs` None: they are not kept. `rejected` None: a record for which a handler returns PAUSE ends the run."""
 
     application: SeedApplication
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, BackfillInput]
     until: str
     seed: str
     outputs: str | None = None
     rejected: str | None = None
-    table_format: str = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +179,8 @@ def estimate(spark: SparkSession, request: HistoryRequest, brokers: Brokers) -> 
     plan = plan_run(request, brokers)
     bounds = brokers.bounds(sorted((*plan.inputs, *plan.global_inputs)))
     rows: dict[str, int | None] = {}
-    for topic, location in request.inputs.items():
-        if location == KAFKA:
+    for topic, given in request.inputs.items():
+        if given.location == KAFKA:
             rows[topic] = sum(end - bounds.starts[topic][number] for number, end in bounds.ends[topic].items())
         else:
             with spark_errors(f"input of topic {topic}"):
@@ -224,8 +223,7 @@ def run_history(
 
 def _input(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan, bounds: Bounds, topic: str) -> Input:
     partitions = plan.partitions[topic] if topic in plan.partitions else len(bounds.ends[topic])
-    location = request.inputs[topic]
-    return read_input(spark, topic, location, request.table_format, partitions, bounds, request.application.config)
+    return read_input(spark, topic, request.inputs[topic], partitions, bounds, request.application, tuple(request.inputs))
 
 
 class _Run:
@@ -395,12 +393,12 @@ def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan
     for key, value in sorted(application.config.items()):
         named = value if isinstance(value, str | int | float | bool | None) else getattr(value, "__qualname__", type(value).__qualname__)
         add(key, named)
-    add(request.until, request.seed, request.outputs, request.rejected, request.table_format)
-    for topic, location in sorted(request.inputs.items()):
-        add(topic, location)
-        if location != KAFKA:
+    add(request.until, request.seed, request.outputs, request.rejected)
+    for topic, given in sorted(request.inputs.items()):
+        add(topic, given.location, given.format, sorted(given.columns.items()))
+        if given.location != KAFKA:
             with spark_errors(f"input of topic {topic}"):
-                add(*sorted(spark.read.format(request.table_format).load(location).inputFiles()))
+                add(*sorted(spark.read.format(given.format).load(given.location).inputFiles()))
     for topic, count in sorted(plan.partitions.items()):
         add(topic, count)
     return digest.hexdigest()[:16]
