@@ -387,7 +387,6 @@ def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_declared_backfill_is_an_asset_by_days_and_its_job_starts_the_application_with_the_seed(project: Project, tmp_path: Path) -> None:
-    """The command without options, a partition, and the job, on the same declaration."""
     application, broker = project.application.id, project.broker
     for end in ("in", "out"):
         broker.create_topic(f"{application}-{end}", 2, exact=True)
@@ -412,19 +411,6 @@ value = ["amount"]
 timestamp = "at"
 """
     )
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.orchestration",
-        "backfill",
-        application,
-        "--until",
-        str(first_day + timedelta(days=2)),
-        "--dry-run",
-    ]
-    planned = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"reads {application}-in: 40 records" in planned.stdout, planned.stderr
-
     operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
     defined = definitions(operations.applications)
     key = dg.AssetKey([application, "backfill"])
