@@ -188,11 +188,15 @@ class TopicAdmin:
         wanted = {ClientPartition(partition.topic, partition.partition): spec for partition in partitions}
         if not wanted:
             return {}
-        answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
-        return {
-            TopicPartition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
-            for at, future in answers.items()
-        }
+
+        def ask() -> dict[TopicPartition, NextOffset]:
+            answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
+            return {
+                TopicPartition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
+                for at, future in answers.items()
+            }
+
+        return self._once_loaded(ask)
 
     def committed_offsets(self, group: str, *, stable: bool = True) -> dict[TopicPartition, NextOffset]:
         """Return all committed offsets of a group. Raises BrokerUnavailableError, StreamsError. If an open transaction contains offsets,
@@ -374,13 +378,14 @@ class TopicAdmin:
 
     def _once_loaded(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a request to a group's coordinator until it has loaded its groups, which takes a while after a broker's start and after
-        the creation of `__consumer_offsets`. Raises the exceptions of `question`."""
+        the creation of `__consumer_offsets`; or to partitions until each has a leader, which a new topic may lack for a moment, and those
+        of a broker that stops. Raises the exceptions of `question`."""
         until = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
                 return question()
             except StreamsError as error:
-                loading = Meaning.COORDINATOR_NOT_READY in meaning(error.__cause__)
+                loading = (Meaning.COORDINATOR_NOT_READY | Meaning.NO_LEADER) & meaning(error.__cause__)
                 if not loading or time.monotonic() > until or self.give_up():
                     raise
                 time.sleep(_LOADING_SECONDS)
@@ -397,4 +402,6 @@ class TopicAdmin:
         inner = kafka_error(error)
         if Meaning.NO_ANSWER in meaning(inner):
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
+        if Meaning.NO_LEADER in meaning(inner):
+            return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: a partition has no leader now ({what}: {inner.str()})")
         return StreamsError(f"{what}: {inner.name()}: {inner.str()}")

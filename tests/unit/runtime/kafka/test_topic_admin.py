@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka import topic_admin as topics
 from penstock.runtime.kafka.topic_admin import TopicAdmin
-from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import TopicPartition
 
 
@@ -60,3 +60,31 @@ def test_a_request_to_a_loading_coordinator_is_repeated(asked: Callable[..., Top
 def test_another_error_of_a_coordinator_is_raised_at_once(asked: Callable[..., TopicAdmin]) -> None:
     with pytest.raises(StreamsError, match="GROUP_AUTHORIZATION_FAILED"):
         asked(KafkaError.GROUP_AUTHORIZATION_FAILED).committed_offsets("app")
+
+
+class Leaders:
+    """An admin client that answers these errors, one per request for offsets of a partition, and then the offset 7."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors = list(errors)
+
+    def list_offsets(self, partitions: dict[ClientPartition, object], **_: object) -> object:
+        answer: Future[object] = Future()
+        if self.errors:
+            answer.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
+        else:
+            answer.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(partitions, answer)
+
+
+def test_offsets_of_a_partition_without_a_leader_are_requested_again(
+    asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new topic has none for a moment, and each partition of a broker that stops. The worker would end of any other error."""
+    admin, partition = asked(), TopicPartition("changelog", 0)
+    monkeypatch.setattr(admin, "_client", Leaders(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE))
+    assert admin.end_offsets([partition]) == {partition: 7}
+    monkeypatch.setattr(topics, "ANSWER_SECONDS", -1.0)
+    monkeypatch.setattr(admin, "_client", Leaders(KafkaError.NOT_LEADER_FOR_PARTITION))
+    with pytest.raises(BrokerUnavailableError, match="a partition has no leader now"):
+        admin.end_offsets([partition])
