@@ -307,13 +307,24 @@ def protobuf_changes(
     return list(dict.fromkeys(text for name in names for text in _message(name, reads or name, old, new, set())))
 
 
-def protobuf_removals(written: str, read: str, message: str, reads: str) -> list[str]:
-    """Return the fields of a message that were written and are no longer read."""
-    old, new = _Types.of(written).messages.get(message), _Types.of(read).messages.get(reads)
-    if old is None or new is None:
-        return []
-    numbers = {field.number for field in new.field}
-    return [field.name for field in old.field if field.number not in numbers]
+def protobuf_removals(written: Sequence[str], read: Sequence[str], message: str, reads: str) -> list[str]:
+    """Return the fields of a message, and of the messages inside it, that were written and are no longer read, with the path to each.
+    `written`, `read`: the file, then those that it imports."""
+    return list(dict.fromkeys(_removed("", _Types.of(*written), _Types.of(*read), message, reads, frozenset())))
+
+
+def _removed(at: str, old: _Types, new: _Types, message: str, reads: str, seen: _Seen) -> Iterator[str]:
+    mine, theirs = old.messages.get(message), new.messages.get(reads)
+    if mine is None or theirs is None or (message, reads) in seen:
+        return
+    fields = {field.number: field for field in theirs.field}
+    for field in mine.field:
+        here, found = f"{at}.{field.name}" if at else field.name, fields.get(field.number)
+        if found is None:
+            yield here
+        else:
+            inner = field.type_name.removeprefix("."), found.type_name.removeprefix(".")
+            yield from _removed(here, old, new, *inner, seen | {(message, reads)})
 
 
 class _Types(NamedTuple):

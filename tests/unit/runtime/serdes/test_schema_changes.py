@@ -197,6 +197,18 @@ def with_status(*values: str) -> Any:  # noqa: ANN401  # protobuf's classes carr
     return proto(f'message_type {{ name: "M" {status} }} enum_type {{ name: "Status" {numbered} }}')
 
 
+def with_inner(*fields: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    inner, itself = field("in", 1, "MESSAGE", 'type_name: ".p.In"'), field("of", 9, "MESSAGE", 'type_name: ".p.In"')
+    return proto(f'message_type {{ name: "M" {inner} }} message_type {{ name: "In" {" ".join(fields)} {itself} }}')
+
+
+def test_a_field_that_is_removed_inside_a_message_is_reported() -> None:
+    a, b = field("a", 1, "INT32"), field("b", 2, "INT32")
+    both, one = (serdes.protobuf("mock://schemas", kind).format() for kind in (with_inner(a, b), with_inner(a)))
+    assert format_changes(both, one) == []
+    assert (format_removals(both, one), format_removals(one, both)) == (["in.b"], [])
+
+
 def with_time(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
     took = field("took", 1, "MESSAGE", f'type_name: ".google.protobuf.{name}"')
     return proto(f'dependency: "google/protobuf/{name.lower()}.proto" message_type {{ name: "M" {took} }}')
