@@ -77,8 +77,8 @@ def format_removals(written: SerdeFormat, read: SerdeFormat) -> list[str]:
     if written.language == read.language == "AVRO" and written.text and read.text:
         return found + avro_removals(written.text, read.text)
     if written.language == read.language == "PROTOBUF" and written.detail and read.detail:
-        files = [[each.text, *(part.text for part in each.parts)] for each in (written, read)]
-        return found + protobuf_removals(*files, written.detail, read.detail)
+        old, new = ([each.text, *(part.text for part in each.parts)] for each in (written, read))
+        return found + protobuf_removals(old, new, written.detail, read.detail)
     return found
 
 
