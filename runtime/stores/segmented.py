@@ -228,7 +228,8 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
                 return
             if time < self._staged_from:
                 self._staged_from = time
-            self._last_time = stored
+            if self._retention:  # with none at all, the second entry of a time is expired
+                self._last_time = stored
         StagedStore.update(self, key, key_object, entry, value, timestamp, headers)  # `super()` costs as much as half of this method
 
     def _key_object(self, key: bytes) -> object:

@@ -57,7 +57,7 @@ FIRST_MS = 1_790_000_000_000
 
 @dataclass(frozen=True)
 class Family:
-    """`build`: also the factory that executors import, from this module by its name."""
+    """`build`: also the factory that executors import, by its module and name."""
 
     build: Callable[[], Topology]
     topics: tuple[str, ...] = ("in",)
@@ -68,7 +68,7 @@ class Family:
 
     @property
     def factory(self) -> str:
-        return f"{__name__}:{self.build.__name__}"
+        return f"{self.build.__module__}:{self.build.__name__}"
 
     def __str__(self) -> str:
         return self.build.__name__

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from random import Random
+from random import Random, randrange
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +20,7 @@ from penstock.assets.spark.history.records import BEGIN, ORDER, OUTPUTS, ROWS, P
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.runtime.snapshots.places import LocalPlace
 from tests.support.history import APPLICATION, CONFIG, FAMILIES, FIRST_MS, PAUSING, Family, Made, Sent, by_driver, comparable, records
+from tests.support.history_families import CASES, config_of, expected_of, family_of, input_of, partitions_of
 from tests.support.seeds import entries
 
 BATCH = 50
@@ -133,6 +137,31 @@ def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path:
         found = run.made(number)
         assert found.outputs == expected.outputs
         assert comparable(found.stores, number) == comparable(expected.stores, number)
+
+
+INPUTS = int(os.environ.get("PENSTOCK_HISTORY_INPUTS", "1"))
+"""Random inputs per family of the differential tests: above 1, others in each run."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_family_of_the_differential_tests_makes_what_the_stream_makes(name: str, tmp_path: Path) -> None:
+    first = randrange(1 << 30) if INPUTS > 1 else 0
+    family, counts = family_of(name), partitions_of(name)
+    for seed in range(first, first + INPUTS):
+        folder, sent = tmp_path / f"{seed}", input_of(name, Random(seed))
+        folder.mkdir()
+        expected = expected_of(name, sent, folder / "driver")
+        given = [*family.topics, *family.global_topics]
+        plan = plan_history(SeedApplication.of(APPLICATION, family.factory, config_of(CASES[name])), given, counts)
+        run = Run(plan, folder, {topic: in_one_table(folder, topic, sent[topic]) for topic in family.global_topics})
+        with nullcontext() if expected.error is None else pytest.raises(type(expected.error)):
+            for stage in plan.stages:
+                run.stage(stage, {topic: {0: of_topic} for topic, of_topic in sent.items()})
+        if expected.error is None:
+            found = run.made(0)
+            assert found.outputs == expected.made.outputs, f"seed {seed}"
+            assert found.stores == expected.made.stores, f"seed {seed}"
+        shutil.rmtree(folder)
 
 
 def test_rows_of_several_writers_are_merged_by_time(tmp_path: Path) -> None:
