@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -89,6 +90,12 @@ def read_flights(limit: int | None = None) -> pd.DataFrame:
     flights["departure_ms"] = _milliseconds(flights["time_hour"]) + flights["minute"] * 60_000 + delay_ms
     ordered = flights.sort_values("departure_ms", kind="stable").reset_index(drop=True)
     return ordered if limit is None else ordered.head(limit)
+
+
+def history_ends(limit: int | None = None) -> datetime:
+    """Return the full hour in which half of the flights have left; the bad record comes after it."""
+    times = read_flights(limit)["departure_ms"]
+    return datetime.fromtimestamp(int(times.iloc[(len(times) + 1) // 2 - 1]) // HOUR_MS * HOUR_MS / 1000, UTC)
 
 
 def table_records() -> Iterator[InputRecord]:

@@ -1,8 +1,9 @@
 """`make demo`: the example from end to end, on real input. `python -m examples.flight_board.demo --help` lists the options.
 
-Kafka, Dagster, the flight board as a process of its own; a year of flights; a record that cannot be read, and what becomes of it; a
-global table whose topic is recreated; the state as Spark tables; and the proof that the answers are those that pandas finds in the same
-files. It plays in a home of its own (`.penstock/demo`), from the beginning each time, and leaves no process behind.
+Kafka, Dagster; the first half of a year of flights by the program on Spark, the rest as a stream in a process of its own; a record that
+cannot be read, and what becomes of it; a global table whose topic is recreated; the state as Spark tables; and the proof that the answers
+are those that pandas finds in the same files. It plays in a home of its own (`.penstock/demo`), from the beginning each time, and leaves no
+process behind.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from examples.flight_board.report import report
 from examples.flight_board.stage import APPLICATION, Stage, StageError
 from examples.flight_board.truth import Truth
 from examples.flight_board.watch import Progress, StuckError, watch, watch_recovery
+from penstock.assets.backfills import JOB as BACKFILL_JOB
 from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
 from penstock.orchestration.commands.common import fail
-from penstock.orchestration.dagster.names import instances_key, partitions_name, plain_names, start_job
 from penstock.orchestration.database import ControlPlaneError
 from penstock.orchestration.database.models import Alert, Event, RunBookRun, RunBookState, StepState
 from penstock.orchestration.dead_letters.topic import dead_letter_topic, read_record
@@ -45,6 +46,7 @@ from penstock.runtime.model.events import EventKind
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_SECONDS = 180.0
 _TABLES_SECONDS = 600.0
+_BACKFILL_SECONDS = 900.0
 
 
 class NotProvenError(Exception):
@@ -63,7 +65,7 @@ class Demo:
         """Run all steps. Raises NotProvenError, and the errors of the steps."""
         operations = self._prepare()
         application = operations.applications.named(APPLICATION)
-        self._start_instances(application, operations)
+        self._start_with_history(application, operations)
         progress = self._replay(operations, application)
         self._recover(operations, application)
         self._make_tables()
@@ -87,21 +89,23 @@ class Demo:
         out.print(f"Dagster's UI: [bold]{stage.dagster.url}[/bold]")
         return operations
 
-    def _start_instances(self, application: Application, operations: Operations) -> None:
+    def _start_with_history(self, application: Application, operations: Operations) -> None:
+        """The first half of the flights by the same program on Spark; the stream continues with the seed."""
         out, dagster = self._out, self._stage.dagster
-        out.rule("[bold]2. The instance: a partition of an asset")
-        asset, job = instances_key(application.id), start_job(plain_names(operations.applications)[application.id])
+        out.rule("[bold]2. The first half of the year on Spark, and the instance with its state")
+        until = data.history_ends(self._flights)
+        config = {"application": application.id, "until": until.strftime("%Y-%m-%dT%H:%M:%S")}
+        run = dagster.launch(BACKFILL_JOB, config=config)
+        out.print(f"Flights before {until:%Y-%m-%d %H:%M} UTC, by the application's own program: {dagster.run_url(run)}")
+        with out.status("Spark runs the topology over its history …"):
+            dagster.wait(run, _BACKFILL_SECONDS)
         for name in application.instances:
-            run = dagster.launch(job, asset=asset.path, partition=(partitions_name(application.id), name))
-            out.print(f"Materialising [bold]{asset.to_user_string()}[/bold], partition {name}: {dagster.run_url(run)}")
-            with out.status(f"{name} is starting …"):
-                dagster.wait(run, _START_SECONDS)
             row, tasks = operations.rows(name)
             out.print(f"{name} is [bold]{row.state}[/bold] as process {row.pid} with {len(tasks)} tasks; its log: {row.log_path}")
 
     def _replay(self, operations: Operations, application: Application) -> Progress:
         out = self._out
-        out.rule("[bold]3. The replay, and a record that cannot be read")
+        out.rule("[bold]3. The rest as a stream, and a record that cannot be read")
         total = self._flights + 1
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("flights"), TimeElapsedColumn())
         latest = Progress(total)
@@ -147,7 +151,7 @@ class Demo:
         out.rule("[bold]6. The proof")
         with out.status("Counting again with pandas …"):
             expected = truth.compute(self._flights)
-            result = truth.read_results(application.bootstrap_servers)
+            result = truth.read_results(application.bootstrap_servers, self._stage.paths.home / "outputs")
             wrong = truth.compare(expected, result)
             tables = truth.read_tables(self._stage.paths.home / "tables" / application.id, expected)
             wrong += [f"Spark table: {line}" for line in truth.compare(expected, tables)]

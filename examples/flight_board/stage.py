@@ -113,6 +113,7 @@ class Stage:
         document = tomlkit.parse(self._project.streams_toml.read_text(encoding="utf-8")).unwrap()
         application = document["applications"][APPLICATION]
         application["config"] = {**application.get("config", {}), "bootstrap.servers": self.broker.bootstrap_servers}
+        application["backfill"] = {**application.get("backfill", {}), "outputs": str(self.paths.home / "outputs")}
         tables = [table for table in document.get("tables", []) if table["application"] == APPLICATION]
         text = tomlkit.dumps({"applications": {APPLICATION: application}, "tables": tables, "spark": document.get("spark", {})})
         self.paths.streams_toml.write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -88,14 +89,16 @@ def _differences(what: str, wanted: Mapping[Hashable, object], found: Mapping[Ha
     return [*lines, f"… and {len(wrong) - most} more differences of kind {what}"] if len(wrong) > most else lines
 
 
-def read_results(bootstrap_servers: str) -> Truth:
-    """Return the committed records of the application's output topics, up to their current ends."""
+def read_results(bootstrap_servers: str, history: Path | None = None) -> Truth:
+    """Return the application's outputs: those of its history, if they are files below `history`, then the committed records of its output
+    topics, up to their current ends."""
     decode = msgspec.json.decode
     windowed = serdes.time_windowed(serdes.STRING, HOUR_MS).deserializer(topology.PER_HOUR)
     carriers: dict[Hashable, Mapping[str, object]] = {}
     hours: dict[Hashable, Mapping[str, object]] = {}
     weather: Counter[Hashable] = Counter()
-    for topic, key, value in _committed(bootstrap_servers, (topology.PER_CARRIER, topology.PER_HOUR, topology.WITH_WEATHER)):
+    topics = (topology.PER_CARRIER, topology.PER_HOUR, topology.WITH_WEATHER)
+    for topic, key, value in chain(_of_history(history, topics) if history else (), _committed(bootstrap_servers, topics)):
         row = decode(value)
         if topic == topology.PER_CARRIER:
             carriers[key.decode()] = row
@@ -148,6 +151,14 @@ def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[tuple[
                     unread.discard((topic, int(message.partition() or 0)))
                 else:
                     raise KafkaException(error)
+
+
+def _of_history(folder: Path, topics: Iterable[str]) -> Iterator[tuple[str, bytes, bytes]]:
+    """The records of a backfill's output files; those of a task are in order."""
+    for topic in topics:
+        for path in sorted(folder.glob(f"*/{topic}/*.parquet")):
+            rows = pd.read_parquet(path, columns=["sequence", "key", "value"]).sort_values("sequence")
+            yield from ((topic, key, value) for key, value in zip(rows["key"], rows["value"], strict=True))
 
 
 def _bytes(data: str | bytes | None) -> bytes:

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -133,9 +134,16 @@ class DagsterServer:
             self._process.wait()
             self._process = None
 
-    def launch(self, job: str, *, asset: Sequence[str] = (), partition: tuple[str, str] | None = None) -> str:
+    def launch(
+        self,
+        job: str,
+        *,
+        asset: Sequence[str] = (),
+        partition: tuple[str, str] | None = None,
+        config: Mapping[str, object] = MappingProxyType({}),
+    ) -> str:
         """Launch a job; of an asset job only the asset with this key, and only one partition: the name of its definition, and its key.
-        Return the run's id. Raises DagsterError.
+        `config`: the run's configuration. Return the run's id. Raises DagsterError.
 
         A partition that Dagster does not know yet, because no sensor has run so far, is added."""
         if partition is not None:
@@ -147,7 +155,7 @@ class DagsterServer:
         if asset:
             selector["assetSelection"] = [{"path": list(asset)}]
         tags = [] if partition is None else [{"key": "dagster/partition", "value": partition[1]}]
-        params = {"selector": selector, "runConfigData": {}, "mode": "default", "executionMetadata": {"tags": tags}}
+        params = {"selector": selector, "runConfigData": dict(config), "mode": "default", "executionMetadata": {"tags": tags}}
         answer = _mapping(self.query(_LAUNCH, {"params": params})["launchRun"])
         if answer["__typename"] != "LaunchRunSuccess":
             raise DagsterError(f"Dagster does not launch {job}: {answer.get('message') or answer.get('errors') or answer['__typename']}")

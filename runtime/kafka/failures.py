@@ -75,6 +75,8 @@ _MEANINGS: Mapping[int, Meaning] = {
     KafkaError.NOT_COORDINATOR: _M.COORDINATOR_NOT_READY,
     KafkaError.LEADER_NOT_AVAILABLE: _M.NO_LEADER,
     KafkaError.NOT_LEADER_FOR_PARTITION: _M.NO_LEADER,
+    KafkaError.UNKNOWN_LEADER_EPOCH: _M.NO_LEADER,  # of a topic that was just created: the broker lags behind the client's metadata
+    KafkaError.FENCED_LEADER_EPOCH: _M.NO_LEADER,
     KafkaError.UNSTABLE_OFFSET_COMMIT: _M.OFFSETS_PENDING,
     KafkaError.UNKNOWN_TOPIC_OR_PART: _M.UNKNOWN_TOPIC | _M.UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC: _M.UNKNOWN_TOPIC,
