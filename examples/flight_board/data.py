@@ -39,6 +39,8 @@ WEATHER_ROWS = 26_115
 TABLE_ROWS = 16 + 1_458 + WEATHER_ROWS
 PARTITIONS = 6
 HOUR_MS = 3_600_000
+OLDEST_MS = 1
+"""Timestamp of names, older than all flights. librdkafka reads 0 as "now"."""
 _KEEP = {"retention.ms": "-1"}  # the records are from 2013; with a retention the broker would delete them at once
 _COMPACTED = {"cleanup.policy": "compact", **_KEEP}
 TABLES = (topology.AIRLINES, topology.AIRPORTS, topology.WEATHER)
@@ -107,7 +109,7 @@ def table_records() -> Iterator[InputRecord]:
     encode = msgspec.json.encode
     for topic, file, column in ((topology.AIRLINES, "airlines.csv", "carrier"), (topology.AIRPORTS, "airports.csv", "faa")):
         for row in _rows(read_file(file)):
-            yield _keyed(topic, str(row[column]).encode(), encode(row), 0)
+            yield _keyed(topic, str(row[column]).encode(), encode(row), OLDEST_MS)
     weather = read_file("weather.csv")
     weather["published_ms"] = _milliseconds(weather["time_hour"]) - HOUR_MS
     weather = weather.sort_values("published_ms", kind="stable")
