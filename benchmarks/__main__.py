@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, board, calls, checkpoints, commits, gaps, reports, restore, run, tables, wide
+from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, reports, restore, run, tables, wide
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -10,6 +10,7 @@ app.command("restore")(restore.main)
 app.command("checkpoints")(checkpoints.main)
 app.command("commits")(commits.main)
 app.command("gaps")(gaps.main)
+app.command("history")(history.main)
 app.command("assign")(assign.main)
 app.command("board")(board.main)
 app.command("calls")(calls.main)

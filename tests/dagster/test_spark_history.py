@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -53,6 +54,7 @@ from tests.support.history import (
     comparable,
     records,
 )
+from tests.support.history_families import CASES, config_of, expected_of, family_of, input_of, partitions_of
 from tests.support.seeds import entries
 
 pytestmark = [
@@ -60,6 +62,9 @@ pytestmark = [
     # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
 ]
+
+FAMILIES_PART = 8
+"""One in so many families of the differential tests is run on Spark: all of them take some minutes."""
 
 _ROW = pa.schema(
     [
@@ -161,6 +166,40 @@ def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, 
         assert comparable(stores_of(result, number), number) == comparable(expected.stores, number)
         assert any(found.outputs.values())
     assert not (tmp_path / "seeds" / history_run.RUNS).exists() or not any((tmp_path / "seeds" / history_run.RUNS).iterdir())
+
+
+def of_family(spark: SparkSession, name: str, folder: Path) -> str | None:
+    """Run a family of the differential tests on Spark. Return what differs from the test driver."""
+    family, counts, sent = family_of(name), partitions_of(name), input_of(name, Random(1))
+    expected = expected_of(name, sent, folder / "driver")
+    request = HistoryRequest(
+        SeedApplication.of(APPLICATION, family.factory, config_of(CASES[name])),
+        {topic: BackfillInput(write_table(folder / topic, {0: of_topic})) for topic, of_topic in sent.items()},
+        "latest",
+        str(folder / "seeds"),
+        str(folder / "outputs"),
+    )
+    try:
+        result = run_history(spark, request, known(counts))
+    except HistoryError as error:
+        return None if expected.error is not None else f"{name}: {error}"
+    found = outputs_of(result, "?_0")
+    if expected.error is not None:
+        return f"{name}: the test driver raises {expected.error!r}"
+    if found != expected.made.outputs:
+        return f"{name}: outputs {found} instead of {expected.made.outputs}"
+    return (
+        None if (stores := stores_of(result, 0)) == expected.made.stores else f"{name}: stores {stores} instead of {expected.made.stores}"
+    )
+
+
+def test_spark_makes_of_the_differential_families_what_the_stream_makes(spark: SparkSession, tmp_path: Path) -> None:
+    """Others on each day; all with PENSTOCK_HISTORY_FAMILIES=all. Without Spark, the quick tests run all of them."""
+    every = 1 if os.environ.get("PENSTOCK_HISTORY_FAMILIES") == "all" else FAMILIES_PART
+    names = list(CASES)[date.today().toordinal() % every :: every]
+    with ThreadPoolExecutor(2) as both:
+        found = both.map(lambda name: of_family(spark, name, tmp_path / name), names)
+        assert [difference for difference in found if difference] == []
 
 
 # --- with a broker -------------------------------------------------------------------------------------------------------------------
