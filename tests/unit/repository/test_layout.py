@@ -7,8 +7,9 @@ import re
 from tests.support import ROOT
 
 TESTS = ROOT / "tests"
-SHARED = {"support", "cases"}
-"""The cases are data: `cases` runs them through the driver, `broker` on a broker."""
+SHARED = {"support", "cases", "differential"}
+"""The cases are data: `cases` runs them through the driver, `broker` on a broker. So are the families: `differential` runs them beside
+Java, `unit` and `dagster` as history."""
 
 
 def test_a_folder_uses_no_helper_of_another_folder() -> None:
