@@ -47,8 +47,8 @@ def audit_state(
         raise typer.BadParameter("goes without --from and --to", param_hint="--day")
     with project() as operations, explained_interrupt("nothing is left of the audit; the application was not touched"):
         declared = operations.applications.named(application)
-        with shown_progress() as tell:
-            found = state_audit.audit_state(operations.paths, declared, tell, day=of_day, first=first, last=last)
+        with shown_progress() as reporter:
+            found = state_audit.audit_state(operations.paths, declared, reporter, day=of_day, first=first, last=last)
         report_audit(operations, declared, found, actor=audit.this_user())
         if as_json:
             print_json(found.data())

@@ -239,8 +239,8 @@ def deploy(
     with project() as operations, explained_interrupt(f"penstock deploy {application} continues where it stopped"):
 
         def rehearsed(declared: Application) -> None:
-            with shown_progress() as tell:
-                demand(operations.paths, declared, tell)
+            with shown_progress() as reporter:
+                demand(operations.paths, declared, reporter)
 
         deployment = Deployment(
             operations,

@@ -29,7 +29,7 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
 from penstock.orchestration.rehearsals.comparison import Difference
 from penstock.orchestration.rehearsals.demand import compare
-from penstock.orchestration.rehearsals.rehearsal import Comparison, Tell
+from penstock.orchestration.rehearsals.rehearsal import Comparison, Reporter
 from penstock.orchestration.rehearsals.repair import Repair, rehearsed_repair
 from penstock.orchestration.rehearsals.verdict import unknown_names
 from penstock.runtime.model.ids import TaskId
@@ -101,9 +101,9 @@ def rehearse(
         allowed = _parsed(allow or [], since)
         paths = ProjectPaths.find()
         declared = Applications.of(paths).named(application)
-        with shown_progress() as tell:
+        with shown_progress() as reporter:
             found, failed = compare(
-                paths, declared, tell, factory=factory, since=since, records=records, snapshot=snapshot, allowed=allowed
+                paths, declared, reporter, factory=factory, since=since, records=records, snapshot=snapshot, allowed=allowed
             )
         for name in unknown_names(found, allowed):
             warn(f"--allow {name}: neither a store nor an output topic of these builds")
@@ -118,8 +118,8 @@ def rehearse(
 def _rehearse_repair(application: str, task: TaskId, factory: str | None, following: int, snapshot: str | None, *, as_json: bool) -> None:
     paths = ProjectPaths.find()
     declared = Applications.of(paths).named(application)
-    with shown_progress() as tell:
-        repair = rehearsed_repair(paths, declared, task, tell, factory=factory, following=following, snapshot=snapshot)
+    with shown_progress() as reporter:
+        repair = rehearsed_repair(paths, declared, task, reporter, factory=factory, following=following, snapshot=snapshot)
     if repair.snapshot is None:
         warn(
             f"no snapshot before the pause contains task {task}: it began without state. penstock snapshot take {application} takes "
@@ -147,7 +147,7 @@ def _parsed(allow: Sequence[str], since: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def shown_progress() -> Iterator[Tell]:
+def shown_progress() -> Iterator[Reporter]:
     """Show the steps of a rehearsal, and how far each is."""
     bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=err, transient=True)
     with bar:
@@ -160,7 +160,7 @@ def shown_progress() -> Iterator[Tell]:
         def progress(done: int, total: int) -> None:
             bar.update(current, completed=done, total=total, visible=True)
 
-        yield Tell(step, progress)
+        yield Reporter(step, progress)
 
 
 def show(found: Comparison, failed: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployme
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rehearsals.demand import compare, demand
-from penstock.orchestration.rehearsals.rehearsal import Tell
+from penstock.orchestration.rehearsals.rehearsal import Reporter
 from penstock.orchestration.rehearsals.repair import rehearsed_repair
 from penstock.orchestration.rehearsals.report import report_audit
 from penstock.orchestration.rehearsals.state_audit import audit_state
@@ -279,7 +279,7 @@ def deploy(context: dg.OpExecutionContext, config: DeployConfig, penstock: Penst
         everything=config.everything,
         timeout_s=config.timeout_seconds,
         progress=context.log.info,
-        demand=lambda declared: demand(penstock.operations.paths, declared, Tell(context.log.info)),
+        demand=lambda declared: demand(penstock.operations.paths, declared, Reporter(context.log.info)),
     )
     with _explained():
         plan = deployment.plan() if config.dry_run else deployment.run()
@@ -299,7 +299,7 @@ def rehearse(context: dg.OpExecutionContext, config: RehearsalConfig, penstock: 
             found, failed = compare(
                 operations.paths,
                 application,
-                Tell(context.log.info),
+                Reporter(context.log.info),
                 factory=config.factory or None,
                 since=config.since or None,
                 records=config.records or None,
@@ -336,7 +336,7 @@ def repair(context: dg.OpExecutionContext, config: RepairConfig, penstock: Penst
             paths,
             application,
             task,
-            Tell(context.log.info),
+            Reporter(context.log.info),
             factory=config.factory or None,
             following=config.records,
             snapshot=config.snapshot or None,
@@ -378,7 +378,7 @@ def _audit(
     context: dg.OpExecutionContext, operations: Operations, application: Application, day: date | None, first: str | None, last: str | None
 ) -> None:
     """Audit the state, show the result with the op and in the check. Fail if a store differs."""
-    found = audit_state(operations.paths, application, Tell(context.log.info), day=day, first=first, last=last)
+    found = audit_state(operations.paths, application, Reporter(context.log.info), day=day, first=first, last=last)
     report_audit(operations, application, found, actor=_actor(context))
     for note in found.notes:
         context.log.warning(note)

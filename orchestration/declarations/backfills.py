@@ -124,7 +124,7 @@ def _columns(table: Table) -> Sequence[tuple[str, list[str]]]:
 
 def absolute(where: str, root: Path) -> str:
     """Return a URI as it is, and a path from the root of the file system: executors have other working directories."""
-    return where if "://" in where or where.startswith("${") else str(root / Path(where).expanduser())
+    return where if "://" in where else str(root / Path(where).expanduser())
 
 
 def parsed_columns(text: str) -> tuple[str, dict[str, list[str]]]:

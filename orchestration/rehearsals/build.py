@@ -41,14 +41,14 @@ from penstock.runtime.topology.topology import Topology
 MOST_REJECTED = 100
 _PROGRESS_SECONDS = 0.5
 
-Tell = Callable[[messages.Answer], None]
+Send = Callable[[messages.Answer], None]
 
 
 class Build:
     """The answers to one rehearsal's requests."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._topology: Topology | None = None
         self._config: StreamsConfig | None = None
 
@@ -60,7 +60,7 @@ class Build:
             case messages.CheckState():
                 return messages.Misfits(list(self._misfits(request.snapshot)))
             case messages.Run():
-                return _Runner(self.topology, self.config, request, self._tell).run()
+                return _Runner(self.topology, self.config, request, self._send).run()
             case messages.Show(store=str() as store):
                 return messages.Shown(
                     store_texts(self.topology, store, changelog_topic(self.config.application_id, store), request.entries)
@@ -123,15 +123,15 @@ class Build:
 class _Runner:
     """One run of a build."""
 
-    def __init__(self, topology: Topology, config: StreamsConfig, request: messages.Run, tell: Tell) -> None:
+    def __init__(self, topology: Topology, config: StreamsConfig, request: messages.Run, send: Send) -> None:
         self._request = request
-        self._tell = tell
+        self._send = send
         self._folder = Path(request.folder)
         builders = (builder for part in topology.sub_topologies() for builder in part.stores)
         self._layouts = {builder.name: builder.settings.layout() for builder in builders if isinstance(builder, Builder)}
         self._rejected: list[messages.Rejected] = []
         self._rejections = 0
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
         self._read = 0
         self._outputs = OutputWriter(self._folder / "outputs.db")
         self._application = LocalApplication(
@@ -148,7 +148,7 @@ class _Runner:
         """Process all steps. Raises StreamsError."""
         application, began, cpu_began = self._application, time.monotonic(), time.process_time()
         parts: dict[str, dict[str, str]] = {}
-        numbers: dict[str, int] = {}
+        written: dict[str, int] = {}
         try:
             for beginning in self._request.beginnings:
                 self._begin(beginning)
@@ -162,9 +162,9 @@ class _Runner:
                     for records in step.records
                 }
                 application.run(sources)
-                written = application.write_snapshots(self._folder / "parts", step.name, 0)
-                numbers[step.name] = self._outputs.number
-                parts[step.name] = {str(task): str(folder) for task, folder in written.items()}
+                folders = application.write_snapshots(self._folder / "parts", step.name, 0)
+                written[step.name] = self._outputs.number
+                parts[step.name] = {str(task): str(folder) for task, folder in folders.items()}
             seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
             application.close(clean=True)
         except BaseException:
@@ -180,7 +180,7 @@ class _Runner:
             seconds=seconds,
             cpu_seconds=cpu_seconds,
             parts=parts,
-            written=numbers,
+            written=written,
             outputs=str(self._folder / "outputs.db"),
         )
 
@@ -202,9 +202,9 @@ class _Runner:
         for run in spooled(path, partition):
             yield run
             self._read += len(run)
-            if time.monotonic() - self._told > _PROGRESS_SECONDS:
-                self._told = time.monotonic()
-                self._tell(messages.Progress(self._read))
+            if time.monotonic() - self._sent_at > _PROGRESS_SECONDS:
+                self._sent_at = time.monotonic()
+                self._send(messages.Progress(self._read))
 
     def _reject(self, task: TaskId, point: PausePoint) -> None:
         self._rejections += 1
@@ -226,16 +226,16 @@ class _Runner:
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until their end."""
 
-    def tell(answer: messages.Answer) -> None:
+    def send(answer: messages.Answer) -> None:
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()
 
-    build, decoder = Build(tell), msgspec.json.Decoder(messages.Request)
+    build, decoder = Build(send), msgspec.json.Decoder(messages.Request)
     for line in requests:
         try:
-            tell(build.answer(decoder.decode(line)))
+            send(build.answer(decoder.decode(line)))
         except StreamsError as error:
-            tell(messages.Refused(str(error)))
+            send(messages.Refused(str(error)))
 
 
 def main() -> None:

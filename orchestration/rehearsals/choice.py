@@ -52,10 +52,11 @@ def all_snapshots(paths: ProjectPaths, application: Application) -> list[Snapsho
 
 
 def running_build(paths: ProjectPaths, application: Application) -> tuple[Build, str | None]:
-    """Return the build in operation, and a note if it is not known exactly. Instances keep a copy of the code that they run."""
-    code = next((kept for name in application.instances if (kept := kept_code(paths.state_dir(name) / application.id)) is not None), None)
-    if code is not None:
-        return Build(RUNNING, application.factory, code), None
+    """Return the build in operation, and a note if it is not known exactly. Instances keep a copy of the code that
+    they run; of several copies, the one made last."""
+    copies = [kept for name in application.instances if (kept := kept_code(paths.state_dir(name) / application.id)) is not None]
+    if copies:
+        return Build(RUNNING, application.factory, max(copies, key=lambda copy: copy.stat().st_mtime)), None
     note = f"no instance on this machine has kept its code: the running build is {application.factory} as it is in the project now"
     return Build(RUNNING, application.factory), note
 

@@ -17,7 +17,7 @@ from penstock.orchestration.declarations.rehearsal_limits import span_ms
 from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.orchestration.rehearsals.choice import builds, chosen_snapshot
 from penstock.orchestration.rehearsals.processes import RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import Comparison, Tell, rehearsing
+from penstock.orchestration.rehearsals.rehearsal import Comparison, Reporter, rehearsing
 from penstock.orchestration.rehearsals.verdict import failures
 from penstock.runtime.model.clock import Clock, SystemClock
 
@@ -38,7 +38,7 @@ class Last(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     paths: ProjectPaths,
     application: Application,
-    tell: Tell,
+    reporter: Reporter,
     *,
     factory: str | None = None,
     since: str | None = None,
@@ -52,7 +52,7 @@ def compare(
     running, new, unsure = builds(paths, application, factory)
     since_ms = None if since is None else span_ms(since)
     chosen, young = chosen_snapshot(paths, application, clock.wall_ms(), since_ms=since_ms, where=snapshot)
-    with rehearsing(paths, application, tell, clock) as rehearsal:
+    with rehearsing(paths, application, reporter, clock) as rehearsal:
         found = rehearsal.compare(running, new, chosen, records)
     found = replace(found, notes=[*filter(None, (unsure, young)), *found.notes])
     failed = failures(found, allowed)
@@ -60,14 +60,14 @@ def compare(
     return found, failed
 
 
-def demand(paths: ProjectPaths, application: Application, tell: Tell) -> None:
+def demand(paths: ProjectPaths, application: Application, reporter: Reporter) -> None:
     """Carry out the rehearsal that the application's deploys demand, if any. Raises RefusedError if it fails or is impossible."""
     policy = application.deploy
     if policy.rehearse is None:
         return
-    tell.step(f"rehearses the new code ([applications.{application.id}.deploy] rehearse = {policy.rehearse!r})")
+    reporter.step(f"rehearses the new code ([applications.{application.id}.deploy] rehearse = {policy.rehearse!r})")
     try:
-        _, failed = compare(paths, application, tell, since=policy.rehearse, records=policy.records or None, allowed=policy.allow)
+        _, failed = compare(paths, application, reporter, since=policy.rehearse, records=policy.records or None, allowed=policy.allow)
     except RehearsalError as error:
         raise RefusedError(
             f"nothing was stopped: the rehearsal that the deploy of {application.id} demands cannot pass: {error}"

@@ -39,6 +39,7 @@ class Records(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     file: str
+    count: int
 
 
 class KeptInMemory(msgspec.Struct, frozen=True):
@@ -75,8 +76,7 @@ class Describe(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckState(msgspec.Struct, frozen=True, tag=True):
-    """Compare the stores with the parts of a snapshot: the folder of each part's manifest, by task, and the formats of entries. Answer:
-    `Misfits`."""
+    """Compare the stores with those of the snapshot at a path or URI. Answer: `Misfits`."""
 
     snapshot: str
 

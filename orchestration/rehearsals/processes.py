@@ -50,7 +50,7 @@ class BuildProcess:
         self.folder = folder
         self._log = folder / "log"
         folder.mkdir(parents=True)
-        into, self._requests = os.pipe()
+        into, requests = os.pipe()
         answers, out = os.pipe()
         code = [] if build.code is None else [str(build.code)]
         with self._log.open("wb") as log:
@@ -65,16 +65,15 @@ class BuildProcess:
             )
         os.close(into)
         os.close(out)
-        self._answers = os.fdopen(answers, "rb")
+        self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._decoder = msgspec.json.Decoder(messages.Answer)
 
     def ask(self, request: messages.Request, kind: type[A], progress: Callable[[int], None] = lambda records: None) -> A:
         """Return the answer; `progress` is called with the number of records processed so far. Raises RehearsalError."""
         build = self.build
         with suppress(BrokenPipeError):  # the process has ended: there is no answer then
-            data = msgspec.json.encode(request) + b"\n"
-            while data:
-                data = data[os.write(self._requests, data) :]
+            self._requests.write(msgspec.json.encode(request) + b"\n")
+            self._requests.flush()
         while line := self._answers.readline():
             match self._decoder.decode(line):
                 case messages.Progress(records=records):
@@ -90,7 +89,8 @@ class BuildProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        os.close(self._requests)
+        with suppress(BrokenPipeError):  # what the process has not read before it ended
+            self._requests.close()
         self._answers.close()
         try:
             self._process.wait(_END_SECONDS if error is None else 0)

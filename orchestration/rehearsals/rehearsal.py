@@ -53,7 +53,7 @@ Span = tuple[NextOffset, NextOffset]
 
 
 @dataclass(slots=True)
-class Tell:
+class Reporter:
     """What a rehearsal says on its way: `step` is called with each new step, `progress` with an amount done and the total."""
 
     step: Callable[[str], None] = lambda text: None
@@ -115,7 +115,7 @@ class Imported:
 
     def ask_misfits(self, snapshot: Snapshot) -> list[str]:
         """Return why its stores cannot read a snapshot's."""
-        return self.process.ask(messages.CheckState(str(snapshot.place)), messages.Misfits).texts
+        return self.process.ask(messages.CheckState(snapshot.place.uri), messages.Misfits).texts
 
 
 @dataclass(slots=True)
@@ -125,18 +125,16 @@ class Inputs:
     records: list[messages.Records] = field(default_factory=list)
     global_records: list[messages.Records] = field(default_factory=list)
     partitions: dict[str, int] = field(default_factory=dict)
-    total: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 class Rehearsal:
     """Reads the brokers, and runs builds of one application in a folder of its own. Use it in `rehearsing`."""
 
-    def __init__(self, paths: ProjectPaths, application: Application, folder: Path, tell: Tell, clock: Clock) -> None:
+    def __init__(self, paths: ProjectPaths, application: Application, folder: Path, reporter: Reporter, clock: Clock) -> None:
         self._paths = paths
         self.application = application
         self._folder = folder
-        self._tell = tell
+        self._reporter = reporter
         self._clock = clock
         self._config = StreamsConfig({**application.client_config(), "application.id": application.id})
         self._topics = TopicAdmin(self._config)
@@ -256,10 +254,10 @@ class Rehearsal:
                     if at >= wanted[partition][1]:
                         done[partition] = wanted[partition][1] - wanted[partition][0]
                         reader.unassign(partition)
-                self._tell.progress(sum(done.values()), total)
-        return [messages.Records(*partition, str(path)) for partition, path in files.items()]
+                self._reporter.progress(sum(done.values()), total)
+        return [messages.Records(*partition, str(path), writers[partition].records) for partition, path in files.items()]
 
-    def inputs(self, descriptions: Sequence[messages.Description], spans: Mapping[TopicPartition, Span], sinks: bool = True) -> Inputs:
+    def inputs(self, descriptions: Sequence[messages.Description], spans: Mapping[TopicPartition, Span]) -> Inputs:
         """Read the records of `spans`, and all of the global topics."""
         found = Inputs()
         global_topics = sorted({topic for each in descriptions for topic in each.global_topics})
@@ -268,7 +266,6 @@ class Rehearsal:
         starts, ends = self._topics.start_offsets(of_globals), self._topics.end_offsets(of_globals)
         found.global_records = self.read({partition: (starts[partition], ends[partition]) for partition in of_globals}, "global")
         found.records = self.read(spans)
-        found.total = sum(end - first for first, end in spans.values())
         written = sorted({topic for each in descriptions for topic in each.sinks})
         found.partitions = {
             **counts,
@@ -324,27 +321,27 @@ class Rehearsal:
 
     def compare(self, running: Build, new: Build, snapshot: Snapshot, per_partition: int | None) -> Comparison:
         """Run both builds and compare them. Raises RehearsalError, StreamsError."""
-        self._tell.step("imports both builds")
+        self._reporter.step("imports both builds")
         builds = [self.imported(build) for build in (running, new)]
         descriptions = [build.description for build in builds]
         self.require_fit(builds[0].description, builds[1], snapshot)
         notes: list[str] = []
         sources = sorted({topic for each in descriptions for topic in each.sources})
         spans = self.spans(sources, snapshot, per_partition, notes)
-        self._tell.step(f"reads {sum(end - first for first, end in spans.values()):,} records since snapshot {snapshot.id}")
+        self._reporter.step(f"reads the records since snapshot {snapshot.id}")
         inputs = self.inputs(descriptions, spans)
         notes += _notes(descriptions, snapshot)
         reports = []
         for build in builds:
             read = [each for each in inputs.records if each.topic in build.description.sources]
             reports.append(self.run(build, inputs, self.beginnings(build, snapshot), [messages.Step(END, read)]))
-        self._tell.step("compares")
+        self._reporter.step("compares")
         differences = [
             *compare_stores(reports[0].parts[END], reports[1].parts[END]),
             *compare_outputs(Path(reports[0].outputs), Path(reports[1].outputs)),
         ]
         texts = {each.label: sample_texts(each, builds[0].process, builds[1].process) for each in differences if each.samples}
-        return Comparison(snapshot.id, inputs.total, (running, new), (reports[0], reports[1]), differences, texts, notes)
+        return Comparison(snapshot.id, total(inputs.records), (running, new), (reports[0], reports[1]), differences, texts, notes)
 
     def run(
         self,
@@ -355,8 +352,9 @@ class Rehearsal:
         tasks: Sequence[str] = (),
     ) -> messages.Report:
         """Run a build over the records of the steps. `tasks`: those that run; none means all."""
-        self._tell.step(f"runs the {build.process.build.label} build")
-        description, total = build.description, inputs.total
+        self._reporter.step(f"runs the {build.process.build.label} build")
+        description = build.description
+        expected = sum(total(step.records) for step in steps)
         request = messages.Run(
             folder=str(build.process.folder),
             partitions=inputs.partitions,
@@ -365,7 +363,7 @@ class Rehearsal:
             steps=list(steps),
             tasks=list(tasks),
         )
-        return build.process.ask(request, messages.Report, lambda records: self._tell.progress(records, total))
+        return build.process.ask(request, messages.Report, lambda records: self._reporter.progress(records, expected))
 
     def require_fit(self, running: messages.Description, new: Imported, snapshot: Snapshot) -> None:
         """Raise RehearsalError if the new build does not fit the state of the running one: with the sentences of a start."""
@@ -377,6 +375,11 @@ class Rehearsal:
                 f"the new build ({new.process.build}) does not fit the state of {self.application.id}, and would not start:{listed}\n"
                 "penstock docs changing says what may change, and how"
             )
+
+
+def total(records: Sequence[messages.Records]) -> int:
+    """Return the number of records of all partitions."""
+    return sum(each.count for each in records)
 
 
 def _offsets(snapshot: Snapshot) -> dict[TopicPartition, NextOffset]:
@@ -410,7 +413,7 @@ def sample_texts(difference: Difference, running: BuildProcess, new: BuildProces
 
 
 @contextmanager
-def rehearsing(paths: ProjectPaths, application: Application, tell: Tell, clock: Clock | None = None) -> Iterator[Rehearsal]:
+def rehearsing(paths: ProjectPaths, application: Application, reporter: Reporter, clock: Clock | None = None) -> Iterator[Rehearsal]:
     """Provide a rehearsal in a new folder, which is removed at the end. Raises StreamsConfigError, RehearsalError."""
     root = paths.home / "rehearsals"
     folder = root / f"{application.id}.{uuid.uuid4().hex[:8]}"
@@ -419,7 +422,7 @@ def rehearsing(paths: ProjectPaths, application: Application, tell: Tell, clock:
         _sweep(root)
         with FileLock(_lock(folder), timeout=0):
             folder.mkdir()
-            rehearsal = Rehearsal(paths, application, folder, tell, clock or SystemClock())
+            rehearsal = Rehearsal(paths, application, folder, reporter, clock or SystemClock())
             try:
                 yield rehearsal
             finally:

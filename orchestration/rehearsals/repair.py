@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from penstock.orchestration.rehearsals.choice import all_snapshots, chosen_snaps
 from penstock.orchestration.rehearsals.comparison import Difference, compare_stores
 from penstock.orchestration.rehearsals.outputs import in_order
 from penstock.orchestration.rehearsals.processes import Build, RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import NEW, Imported, Rehearsal, Tell, rehearsing, sample_texts
+from penstock.orchestration.rehearsals.rehearsal import NEW, Imported, Rehearsal, Reporter, rehearsing, sample_texts, total
 from penstock.runtime.coordination.records import PausedAt
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
@@ -84,7 +85,7 @@ def rehearsed_repair(
     paths: ProjectPaths,
     application: Application,
     task: TaskId,
-    tell: Tell,
+    reporter: Reporter,
     *,
     factory: str | None,
     following: int,
@@ -94,7 +95,7 @@ def rehearsed_repair(
     paused = paused_record(application, task)
     known = all_snapshots(paths, application) if snapshot is None else [chosen_snapshot(paths, application, 0, where=snapshot)[0]]
     build = Build(NEW, factory or application.factory)
-    with rehearsing(paths, application, tell) as rehearsal:
+    with rehearsing(paths, application, reporter) as rehearsal:
         return rehearse_repair(rehearsal, build, task, paused, usable(known, task, paused), following)
 
 
@@ -142,7 +143,6 @@ def rehearse_repair(
     before, after = rehearsal.around_pause(description.reads[task.subtopology], task, paused, beginnings, following)
     inputs = rehearsal.inputs([description], {})
     steps = [messages.Step(_BEFORE, rehearsal.read(before, _BEFORE)), messages.Step(_AFTER, rehearsal.read(after, _AFTER))]
-    inputs.total = sum(end - first for first, end in (*before.values(), *after.values()))
     if not beginnings:
         offsets = [PartitionOffset(*partition, first) for partition, (first, _) in before.items()]
         beginnings = [messages.Beginning(str(task), offsets, [], [])]
@@ -154,7 +154,7 @@ def rehearse_repair(
         build=build,
         paused=paused,
         snapshot=None if snapshot is None else snapshot.id,
-        records=sum(end - first for first, end in after.values()),
+        records=total(steps[-1].records),
         rejected=[each for each in report.rejected if each.offset >= after[TopicPartition(each.topic, each.partition)][0]],
         written=report.written[_AFTER] - report.written[_BEFORE],
         outputs=_outputs(imported, Path(report.outputs), report.written[_BEFORE]),
@@ -163,10 +163,10 @@ def rehearse_repair(
 
 
 def _outputs(build: Imported, path: Path, first: int) -> list[tuple[str, str, str]]:
-    found = []
-    for number, (topic, key, output) in enumerate(in_order(path, first)):
-        if number == MOST_OUTPUTS:
-            break
-        [text] = build.process.ask(messages.Show(None, topic, [messages.Entry(key, output.value)]), messages.Shown).texts
-        found.append((topic, text.key, text.value))
-    return found
+    shown: list[tuple[str, str, str]] = []
+    outputs = islice(in_order(path, first), MOST_OUTPUTS)
+    for topic, run in groupby(outputs, key=lambda output: output[0]):
+        entries = [messages.Entry(key, output.value) for _, key, output in run]
+        texts = build.process.ask(messages.Show(None, topic, entries), messages.Shown).texts
+        shown += [(topic, text.key, text.value) for text in texts]
+    return shown

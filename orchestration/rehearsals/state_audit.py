@@ -21,7 +21,7 @@ from penstock.orchestration.rehearsals import messages
 from penstock.orchestration.rehearsals.choice import all_snapshots, running_build
 from penstock.orchestration.rehearsals.comparison import Difference, compare_stores
 from penstock.orchestration.rehearsals.processes import RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import END, Tell, rehearsing, sample_texts
+from penstock.orchestration.rehearsals.rehearsal import END, Reporter, rehearsing, sample_texts, total
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.manifest import GLOBAL
@@ -103,15 +103,21 @@ def named_span(snapshots: Sequence[Snapshot], first: str | None, last: str | Non
 
 
 def audit_state(
-    paths: ProjectPaths, application: Application, tell: Tell, *, day: date | None = None, first: str | None = None, last: str | None = None
+    paths: ProjectPaths,
+    application: Application,
+    reporter: Reporter,
+    *,
+    day: date | None = None,
+    first: str | None = None,
+    last: str | None = None,
 ) -> StateAudit:
     """Compute the state of a snapshot again. Raises RehearsalError, StreamsError."""
     snapshots = all_snapshots(paths, application)
     begin, end = span_of_day(snapshots, day) if day is not None else named_span(snapshots, first, last)
     build, unsure = running_build(paths, application)
     notes = [] if unsure is None else [unsure]
-    with rehearsing(paths, application, tell) as rehearsal:
-        tell.step("imports the code")
+    with rehearsing(paths, application, reporter) as rehearsal:
+        reporter.step("imports the code")
         imported = rehearsal.imported(build)
         if problems := imported.ask_misfits(end):
             raise RehearsalError(f"the code ({build}) does not fit the state of snapshot {end.id}: {'; '.join(problems)}")
@@ -121,11 +127,11 @@ def audit_state(
             raise RehearsalError("no task can be computed again: " + "; ".join(notes))
         spans = rehearsal.between(description.sources, begin, end, notes)
         since = "the start of the topics" if begin is None else f"snapshot {begin.id}"
-        tell.step(f"reads {sum(end - first for first, end in spans.values()):,} records from {since} to snapshot {end.id}")
+        reporter.step(f"reads the records from {since} to snapshot {end.id}")
         inputs = rehearsal.inputs([description], spans)
         beginnings = [] if begin is None else rehearsal.beginnings(imported, begin)
         report = rehearsal.run(imported, inputs, beginnings, [messages.Step(END, inputs.records)])
-        tell.step("compares")
+        reporter.step("compares")
         computed = {task: folder for task, folder in report.parts[END].items() if task in tasks}
         differences = [
             each
@@ -136,7 +142,7 @@ def audit_state(
     return StateAudit(
         first=None if begin is None else begin.id,
         last=end.id,
-        records=inputs.total,
+        records=total(inputs.records),
         differences=differences,
         texts=texts,
         notes=notes,

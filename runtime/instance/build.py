@@ -69,8 +69,7 @@ def keep_code(state: Path, build: str) -> None:
 
 def kept_code(state: Path) -> Path | None:
     """Return the folder of the copy; None if there is none."""
-    root = state / CODE
-    return next((folder for folder in root.iterdir() if not folder.name.startswith(".")), None) if root.is_dir() else None
+    return next(iter(sorted((state / CODE).glob("[!.]*"))), None)
 
 
 def _imported() -> Iterator[tuple[str, Path]]:

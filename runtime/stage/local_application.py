@@ -28,7 +28,6 @@ from penstock.runtime.model.offsets import OffsetAndMetadata, encode_partition_t
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.serdes.murmur import partition_for
-from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.stage.environment import Environment
 from penstock.runtime.stage.global_stores import LocalGlobalStores
 from penstock.runtime.stage.stage import StreamTimeClock
@@ -222,27 +221,13 @@ class LocalApplication:
 
     def write_snapshots(self, folder: Path, snapshot: str, at_ms: int) -> dict[TaskId, Path]:
         """Write the stores of each task that has some as a part of a snapshot, and return its folder."""
-        return {
-            task.id: write_snapshot(
-                folder,
-                snapshot,
-                application=self._around.config.application_id,
-                task=task.id,
-                stores=dict.fromkeys(task.stores.values()),
-                input_offsets=task.committed_positions(),
-                stream_time=task.stream_time,
-                at_ms=at_ms,
-                partition_times=task.committed_times(),
-            )
-            for task in self.tasks
-            if task.stores
-        }
+        return {task.id: task.write_snapshot(folder, snapshot, at_ms) for task in self.tasks if task.stores}
 
     def write_seed(
         self, folder: Path, snapshot: str, at_ms: int, inputs: Callable[[TaskId], Mapping[TopicPartition, NextOffset]]
     ) -> dict[TaskId, Path]:
         """Write a part of a seed for each task, and return its folder. `inputs`: the next offsets of a task on the brokers' topics."""
-        return {task.id: task.write_snapshot(folder, snapshot, at_ms, inputs(task.id)) for task in self.tasks}
+        return {task.id: task.write_seed(folder, snapshot, at_ms, inputs(task.id)) for task in self.tasks}
 
     def close(self, *, clean: bool = False) -> None:
         """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""

@@ -165,7 +165,7 @@ class Stage:
     def write_snapshot(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
         """Write the stores and times as a part of a snapshot; return its folder. `inputs`: the next offsets on the brokers' topics. Stores
         that a source topic restores are left out."""
-        return self.task.write_snapshot(folder, snapshot, at_ms, inputs)
+        return self.task.write_seed(folder, snapshot, at_ms, inputs)
 
     def close(self, *, clean: bool = False) -> None:
         """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""

@@ -7,7 +7,7 @@ again, as a worker does that reads them from the brokers again.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from penstock.runtime.input.deserialization import RawMessage
@@ -141,17 +141,28 @@ class OfflineTask(ActiveTask):
         self.resume(*self._positions())
         self._enqueue_given()
 
-    def write_snapshot(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
-        """Write the stores and times as a part of a snapshot that is a seed; return its folder. `inputs`: the next offsets on the brokers'
-        topics. Stores that a source topic restores are left out."""
-        left_out = self.plan.subtopology.source_changelogs
+    def write_seed(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
+        """As `write_snapshot`, for a seed: `inputs` are the next offsets on the brokers' topics. Stores that a source topic restores are
+        left out."""
+        return self.write_snapshot(folder, snapshot, at_ms, inputs, self.plan.subtopology.source_changelogs)
+
+    def write_snapshot(
+        self,
+        folder: Path,
+        snapshot: str,
+        at_ms: int,
+        inputs: Mapping[TopicPartition, NextOffset] | None = None,
+        left_out: Collection[str] = (),
+    ) -> Path:
+        """Write the stores, without `left_out`, and times as a part of a snapshot; return its folder. `inputs`: the next offsets, by
+        default those committed."""
         return write_snapshot(
             folder,
             snapshot,
             application=self._around.config.application_id,
             task=self.id,
             stores={store: None for name, store in self.stores.items() if name not in left_out},
-            input_offsets=inputs,
+            input_offsets=self.committed_positions() if inputs is None else inputs,
             stream_time=self.stream_time,
             at_ms=at_ms,
             partition_times=self.committed_times(),

@@ -47,8 +47,8 @@ OUTPUTS_MANIFEST = "outputs.json"
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """A run. `inputs`: by topic. `until` is the option's text, by which a killed run is
-    found again. `outputs` None: they are not kept. `rejected` None: a record for which a handler returns PAUSE ends the run."""
+    """A run. `inputs`: by topic. `until` is the option's text, by which a killed run is found again. `outputs` None: they are not kept.
+    `rejected` None: a record for which a handler returns PAUSE ends the run."""
 
     application: SeedApplication
     inputs: Mapping[str, BackfillInput]
