@@ -70,7 +70,7 @@ def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDe
 def check_results(operations: Operations, application: Application, log: logging.Logger) -> Sequence[dg.AssetCheckResult]:
     """Run all checks of an application on the state that Kafka has now; open and resolve the alerts that follow from them."""
     at = now()
-    results, _, _ = look_at(operations, application, (), at, log, SilentBrokers())
+    results, _, _ = look_at(operations, application, at, log, SilentBrokers())
     return (
         *(_result(result, at) for result in results),
         alert_check.result(operations, application.id),
@@ -80,16 +80,15 @@ def check_results(operations: Operations, application: Application, log: logging
 
 
 def look_at(
-    operations: Operations, application: Application, outputs: Sequence[str], at: datetime, log: logging.Logger, brokers: SilentBrokers
+    operations: Operations, application: Application, at: datetime, log: logging.Logger, brokers: SilentBrokers
 ) -> tuple[list[CheckResult], Report, Known]:
-    """Run the checks of one application. If no broker answers, no check passes: each says so, and the problems of the last known state.
-    `outputs`: the topics that it writes."""
+    """Run the checks of one application. If no broker answers, no check passes: each says so, and the problems of the last known state."""
     unknown = ""
     try:
         with brokers.asking(application):
             with operations.feed(application) as feed:
                 feed.step()
-            known = facts(application, operations.control_plane, at, brokers=True, outputs=outputs)
+            known = facts(application, operations.control_plane, at, brokers=True)
     except BrokerUnavailableError as error:
         log.warning(str(error))
         unknown = f"no broker answers at {application.bootstrap_servers}"
@@ -187,14 +186,13 @@ def _plural(number: int, name: str) -> str:
 def reports(
     operations: Operations,
     dagster: dg.DagsterInstance,
-    outputs: Mapping[str, Sequence[str]],
     at: datetime,
     log: logging.Logger,
     *,
     everything: bool = False,
 ) -> Reports:
     """Look at all applications, and return what Dagster does not show yet: checks whose result is another than the last one, or is old,
-    and observations (`assets.status`); or `everything`. `outputs`: the topics that each application writes, by its id.
+    and observations (`assets.status`); or `everything`.
 
     Several applications are looked at at once, since most of the time is spent waiting for brokers. An error of one is shown by its checks
     and by its status, and does not concern the others.
@@ -204,7 +202,7 @@ def reports(
 
     def look(application: Application) -> _Seen:
         try:
-            results, found, known = look_at(operations, application, outputs.get(application.id, ()), at, log, brokers)
+            results, found, known = look_at(operations, application, at, log, brokers)
             shown = [*(_result(result, at) for result in results), alert_check.result(operations, application.id)]
             return _Seen(application, shown, found, _tasks(known))
         except Exception as error:  # whatever it is, it is shown
@@ -281,12 +279,12 @@ def _shown_for(evaluation: dg.AssetCheckEvaluation) -> int:
     return _PASSED_SECONDS + zlib.crc32(str(evaluation.asset_key.path).encode()) % 3600 if evaluation.passed else _FAILED_SECONDS
 
 
-def checks_job(outputs: Mapping[str, Sequence[str]]) -> dg.JobDefinition:
-    """Return the job that looks at all applications now. `outputs`: the topics that each application writes, by its id."""
+def checks_job() -> dg.JobDefinition:
+    """Return the job that looks at all applications now."""
 
     @dg.op(description="Computes the checks of all applications: every instance and task, the worst decides.")
     def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-        found = reports(penstock.operations, context.instance, outputs, now(), context.log, everything=True)
+        found = reports(penstock.operations, context.instance, now(), context.log, everything=True)
         for event in found.events:
             context.log_event(event)  # type: ignore[arg-type]  # it takes checks too; its annotation is behind its code
         context.log.info(found.line)
@@ -298,7 +296,7 @@ def checks_job(outputs: Mapping[str, Sequence[str]]) -> dg.JobDefinition:
     return instance_checks
 
 
-def checks_schedule(job: dg.JobDefinition, outputs: Mapping[str, Sequence[str]]) -> dg.ScheduleDefinition:
+def checks_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Return the schedule that looks at all applications each minute and reports to Dagster without a run (decision 11). The tick's line
     says what was found. A tick that is late is left to the next one."""
 
@@ -314,7 +312,7 @@ def checks_schedule(job: dg.JobDefinition, outputs: Mapping[str, Sequence[str]])
         late = (at - context.scheduled_execution_time).total_seconds()
         if late > _LATE_SECONDS:
             return dg.SkipReason(f"looked at nothing: this tick is {late:.0f} s late, and the next one looks")
-        found = reports(penstock.operations, context.instance, outputs, at, context.log)
+        found = reports(penstock.operations, context.instance, at, context.log)
         day_events.delete_old(context.instance, at)
         reporting = [
             *(partial(context.instance.report_runless_asset_event, event) for event in found.kept),

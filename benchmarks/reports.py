@@ -60,7 +60,7 @@ def main(
 
         def report(at: datetime) -> None:
             day_events.delete_old(dagster, at)
-            found = reports(operations, dagster, {}, at, logging.getLogger(__name__))
+            found = reports(operations, dagster, at, logging.getLogger(__name__))
             for event in found.kept:
                 dagster.report_runless_asset_event(event)
             for observation in found.of_the_day:

@@ -63,13 +63,12 @@ def _definitions(applications: Applications) -> dg.Definitions:
     topics, names = topics_of_all(applications), plain_names(applications)
     instances = {each.id: instances_asset(each, names[each.id], topics[each.id]) for each in applications.applications}
     starts = {application: _start_job(application, names[application], asset) for application, asset in instances.items()}
-    outputs = {application: known.outputs for application, known in topics.items()}
-    instance_checks = checks_job(outputs)
+    instance_checks = checks_job()
     own = dg.Definitions(
         assets=[*instances.values(), *(status_spec(each, names[each]) for each in instances), *topic_specs(applications, topics)],
         asset_checks=[health_checks(application, names[application.id]) for application in applications.applications],
         jobs=[*starts.values(), *jobs(applications), take_snapshot_job, instance_checks],
-        schedules=[checks_schedule(instance_checks, outputs), *snapshot_schedules(applications)],
+        schedules=[checks_schedule(instance_checks), *snapshot_schedules(applications)],
         sensors=[
             paused_tasks,
             global_recoveries,

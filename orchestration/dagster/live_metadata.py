@@ -14,8 +14,6 @@ from penstock.orchestration.database.models import Task
 from penstock.orchestration.health.figures import Figures
 from penstock.runtime.model.states import TaskKind
 
-_OF_APPLICATIONS = "records_out_per_s"
-"""Kafka does not know who has written a record."""
 Metadata = Mapping[str, dg.MetadataValue]
 
 
@@ -30,7 +28,7 @@ def instance_metadata(figures: Figures, tasks: Sequence[Task], at: datetime) -> 
     return {
         "state": dg.MetadataValue.text(figures.state),
         "as_of": dg.MetadataValue.timestamp(at),
-        **numbers({name: value for name, value in figures.numbers.items() if name != _OF_APPLICATIONS}),
+        **numbers(figures.numbers),
         "tasks": _tasks_table(shown, at),
         **numbers(counts if figures.known else dict.fromkeys(counts)),
     }

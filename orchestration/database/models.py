@@ -89,6 +89,8 @@ class Instance(Base):
     metrics_port: Mapped[int | None]
     resident: Mapped[dict[str, object] | None]
     """Resident memory of its processes in bytes, by number of the worker."""
+    written: Mapped[dict[str, object] | None]
+    """Number of records that each of its workers has written to output and repartition topics since it started, by number of the worker."""
     heartbeat_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     start_requested_at: Mapped[datetime | None]

@@ -19,24 +19,18 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """Facts as of one moment. Offsets are next offsets; unavailable facts are missing. `written`: sum of the ends of the output topics."""
+    """Facts as of one moment. Offsets are next offsets; unavailable facts are missing."""
 
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     cleanup_policies: Mapping[str, str] = field(default_factory=dict)
     offsets_retention_minutes: int | None = None
-    written: int | None = None
 
 
-def ask_broker(
-    application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str], outputs: Iterable[str] = ()
-) -> BrokerFacts:
-    """Request the application's committed offsets, the bounds of its input partitions and changelogs, the ends of its outputs, and
-    configurations.
-
-    Raises BrokerUnavailableError.
-    """
+def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str]) -> BrokerFacts:
+    """Request the application's committed offsets, the bounds of its input partitions and changelogs, and configurations. Raises
+    BrokerUnavailableError."""
     topics = TopicAdmin(application.streams_config())
     admin = AdminClient({"bootstrap.servers": application.bootstrap_servers, "log_level": 2})
     try:
@@ -49,17 +43,14 @@ def ask_broker(
     except StreamsError as error:
         raise BrokerUnavailableError(f"{application.id}: {error}") from error
     partitions = {*committed, *changelogs}
-    known = topics.describe([*(partition.topic for partition in partitions), *global_topics, *outputs])
+    known = topics.describe([*(partition.topic for partition in partitions), *global_topics])
     there = [each for each in partitions if each.topic in known and each.partition < known[each.topic].partitions]
-    written = {TopicPartition(topic, number) for topic in outputs if topic in known for number in range(known[topic].partitions)}
-    ends = topics.end_offsets([*{*there, *written}])
     return BrokerFacts(
         committed=committed,
         starts=topics.start_offsets(there),
-        ends={place: end for place, end in ends.items() if place in partitions},
+        ends=topics.end_offsets(there),
         cleanup_policies={topic: known[topic].config.get("cleanup.policy", "") for topic in global_topics if topic in known},
         offsets_retention_minutes=retention,
-        written=sum(end for place, end in ends.items() if place in written) if written else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -45,10 +45,9 @@ def examine_one(
     return results_of(facts(application, control_plane, at, brokers=brokers), unknown)
 
 
-def facts(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool, outputs: Iterable[str] = ()) -> Known:
-    """Return the facts in the database, with `brokers` also those that the brokers know. `outputs`: the topics that it writes.
-
-    Raises BrokerUnavailableError, only with `brokers`.
+def facts(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool) -> Known:
+    """Return the facts in the database, with `brokers` also those that the brokers know. Raises BrokerUnavailableError, only
+    with `brokers`.
     """
     with control_plane.reading() as session:
         known = gather(session, application, at)
@@ -56,7 +55,7 @@ def facts(application: Application, control_plane: ControlPlane, at: datetime, *
         return known
     logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
     logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
-    return replace(known, broker=ask_broker(application, logs, known.global_topics, outputs))
+    return replace(known, broker=ask_broker(application, logs, known.global_topics))
 
 
 def results_of(known: Known, unknown: str = "") -> list[CheckResult]:

@@ -15,8 +15,8 @@ from penstock.orchestration.health.checks import FRESHNESS, LAG, LIVENESS, TOTAL
 from penstock.runtime.model.states import State, TaskKind, TaskState
 
 READ, WRITTEN, SENTENCE = "read", "written", "sentence"
-"""Kinds of samples that are compared with those of the next look: the sum of a task's committed offsets and of the ends of the output
-topics, from which rates are computed, and the checksum of the sentence."""
+"""Kinds of samples that are compared with those of the next look: the sum of a task's committed offsets and the number of records that a
+worker has written, from which rates are computed, and the checksum of the sentence."""
 _SHOWN = 3
 DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN = "does not run", "stopped", "never started", "unknown"
 _NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN)
@@ -28,8 +28,8 @@ class Figures:
     """Figures of an instance, or of all of them together. None: unknown, as all of them are if the state is `UNKNOWN`.
 
     `tasks`: by kind, those that it runs now. `lag`: records that wait, and `lag_per_minute` their trend. `restore_debt`: records that
-    would have to be restored if its machine were lost now. `in_per_s`, `out_per_s`: records read and written per second since the
-    previous look; the latter of the application only, with transaction markers and with what others write to the same topics.
+    would have to be restored if its machine were lost now. `in_per_s`, `out_per_s`: records read from source and repartition
+    topics, and written to output and repartition topics, per second since the previous look, as far as they are committed.
     `resident_bytes`: resident memory of its processes.
     """
 
@@ -94,7 +94,7 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
     changed = known.counters.get((SENTENCE, TOTAL), (known.at, -1))[1] != checksum
     if unknown:
         return Report(known.at, sentence, Figures(UNKNOWN, {}), figures, changed, {(SENTENCE, TOTAL): checksum})
-    lags, written = checked[LAG].numbers, None if known.broker is None else known.broker.written
+    lags = checked[LAG].numbers
     total = Figures(
         state=", ".join(f"{number} {state}" for state, number in _counts(states.values()).items()) or "none",
         tasks=_counts(kind for each in figures.values() for kind, number in each.tasks.items() for _ in range(number)),
@@ -104,10 +104,10 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
         oldest_checkpoint_s=max(_known(each.oldest_checkpoint_s for each in figures.values()), default=None),
         restore_debt=_sum(each.restore_debt for each in figures.values()),
         in_per_s=_sum(each.in_per_s for each in figures.values()),
-        out_per_s=None if written is None else _rate(known, WRITTEN, TOTAL, written),
+        out_per_s=_sum(each.out_per_s for each in figures.values()),
         resident_bytes=_sum(each.resident_bytes for each in figures.values()),
     )
-    return Report(known.at, sentence, total, figures, changed, {(SENTENCE, TOTAL): checksum, **_positions(known, written)})
+    return Report(known.at, sentence, total, figures, changed, {(SENTENCE, TOTAL): checksum, **_positions(known), **_written(known)})
 
 
 def unknown_report(application: Application, why: str, at: datetime) -> Report:
@@ -154,19 +154,26 @@ def _figures(known: Known, checked: Mapping[str, CheckResult], name: str, state:
         oldest_checkpoint_s=max(_numbers(cells["checkpoint_age_s"] for cells in fresh), default=None),
         restore_debt=_sum(int(debt) for debt in _numbers(cells["restore_debt"] for cells in fresh)),
         in_per_s=_sum(_rate(known, READ, task.task, task.offset_sum) for task in active if task.offset_sum is not None),
+        out_per_s=_sum(_rate(known, *counter, number) for counter, number in _written(known, name).items()),
         resident_bytes=sum(int(size) for size in _numbers((row.resident or {}).values())) or None,
     )
 
 
 def not_running(state: str = STOPPED) -> Figures:
     """Return the figures of an instance that does not run: it has no tasks, and uses no memory."""
-    return Figures(state, {}, 0, 0, 0.0, 0.0, 0, 0.0, None, 0)
+    return Figures(state, {}, 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0)
 
 
-def _positions(known: Known, written: int | None) -> dict[tuple[str, str], int]:
+def _positions(known: Known) -> dict[tuple[str, str], int]:
     active = (task for task in known.tasks if task.kind == TaskKind.ACTIVE.value and task.state != TaskState.CLOSED.value)
-    found = {(READ, task.task): task.offset_sum for task in active if task.offset_sum is not None}
-    return found if written is None else {**found, (WRITTEN, TOTAL): written}
+    return {(READ, task.task): task.offset_sum for task in active if task.offset_sum is not None}
+
+
+def _written(known: Known, instance: str | None = None) -> dict[tuple[str, str], int]:
+    """Return the number of records that each worker has written; None: of all instances."""
+    rows = known.instances.values() if instance is None else (known.instances[instance],)
+    counters = {(WRITTEN, f"{row.name}/{worker}"): number for row in rows for worker, number in (row.written or {}).items()}
+    return {counter: number for counter, number in counters.items() if isinstance(number, int)}
 
 
 def _rate(known: Known, kind: str, subject: str, value: int) -> float | None:

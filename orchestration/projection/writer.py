@@ -9,7 +9,7 @@ A record that cannot be read, because a newer version wrote it, is logged and sk
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -159,11 +159,17 @@ def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
     row.host, row.log_path, row.state_dir, row.metrics_port = member.host, member.log_path, member.state_dir, member.metrics_port or None
     if row.pid != member.pid:
         row.pid, row.started_at = member.pid, at
-    kept = {worker: size for worker, size in (row.resident or {}).items() if int(worker) <= member.workers}
-    row.resident = {**kept, str(member.worker): member.memory.get(RESIDENT, 0)}
+    row.resident = _of_workers(row.resident, member, member.memory.get(RESIDENT, 0))
+    row.written = _of_workers(row.written, member, member.written)
     alone = member.workers == 1  # with several workers, the instance's state combines theirs, and its events report it
     if row.state_at is None or (alone and row.state_at <= at):
         row.state, row.state_at = member.state.value, at
+
+
+def _of_workers(known: Mapping[str, object] | None, member: records.Member, value: int | None) -> dict[str, object]:
+    """Return a figure of each worker, with that of this one."""
+    kept = {worker: figure for worker, figure in (known or {}).items() if int(worker) <= member.workers}
+    return {**kept, str(member.worker): value}
 
 
 def _apply_departure(session: Session, application: str, identity: str) -> None:

@@ -63,6 +63,8 @@ class AtLeastOnce:
         self._report = delivery_report(None, self._refused_of_life())
         """The one report of all records that are not watched."""
         self._sent = False
+        """True if something else than outputs was sent since the last commit or abort."""
+        self.outputs = 0
 
     def start(self) -> None:
         """Initialise the transactional id for the offsets' transactions; blocks until the broker answers."""
@@ -73,7 +75,7 @@ class AtLeastOnce:
     ) -> None:
         """Write an output record. Raises ProductionError if the handler returns FAIL, TransactionAbortedError if the record is to be tried
         again."""
-        self._sent = True
+        self.outputs += 1
         if self._watching:
             self._send_watched(Output(topic, key, value, timestamp, headers, partition), self._refusals.origin())
             return
@@ -176,7 +178,7 @@ class AtLeastOnce:
         if offsets:
             self._transactions.send_offsets(offsets)
         self._transactions.commit()
-        self._sent = False
+        self._sent, self.outputs = False, 0
         ends, self._ends = self._ends, {}
         return ends
 
@@ -236,7 +238,7 @@ class AtLeastOnce:
     @property
     def pending(self) -> bool:
         """True if something was sent since the last commit or abort."""
-        return self._sent
+        return self._sent or self.outputs > 0
 
     def abort(self) -> None:
         """Roll back the offsets that were sent. Outputs stay written, and will be written again."""
@@ -246,7 +248,7 @@ class AtLeastOnce:
         self._failed.clear()
         self._ends.clear()
         self._transactions.abort()
-        self._sent = False
+        self._sent, self.outputs = False, 0
 
     def close(self) -> None:
         self._producer.drop()

@@ -58,6 +58,8 @@ class ExactlyOnce:
         self._producer = transactions.producer
         self._produce = transactions.producer.produce
         self._sent = False
+        """True if something else than outputs was sent since the last commit or abort."""
+        self.outputs = 0
         self._watching = False
         self._limits = Limits(refusals, transactions.flush)
         self._failed: list[tuple[Output, Exception, Origin, _Mark]] = []
@@ -82,7 +84,7 @@ class ExactlyOnce:
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
         """Add an output record to the transaction. Raises TransactionAbortedError, TaskMigratedError or ProductionError."""
-        self._sent = True
+        self.outputs += 1
         if self._watching:
             self._send_watched(Output(topic, key, value, timestamp, headers, partition))
             return
@@ -251,7 +253,7 @@ class ExactlyOnce:
             second()
         self._transactions.flush()
         self._transactions.commit()
-        self._sent = False
+        self._sent, self.outputs = False, 0
         ends, self._ends = self._ends, {}
         if self._watching:
             self._end_watch(offsets)
@@ -260,7 +262,7 @@ class ExactlyOnce:
     @property
     def pending(self) -> bool:
         """True if something was sent since the last commit or abort."""
-        return self._sent
+        return self._sent or self.outputs > 0
 
     def abort(self) -> None:
         """Roll back everything sent since the last commit, and watch what is processed next. Raises TaskMigratedError, and ProductionError
@@ -268,7 +270,7 @@ class ExactlyOnce:
         self._transactions.abort()
         self.poll()
         self._ends.clear()  # after the last delivery reports of the aborted records
-        self._sent = False
+        self._sent, self.outputs = False, 0
         self._watching = True
         self._begin_watched()
         self._decide_failed()

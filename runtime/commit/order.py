@@ -46,6 +46,9 @@ class Transport(Protocol):
     @property
     def pending(self) -> bool: ...
 
+    @property
+    def outputs(self) -> int: ...
+
     def poll(self) -> None: ...
 
     def watch(self) -> None: ...
@@ -82,6 +85,8 @@ class Commit:
         self._topic = events_topic(application_id)
         self.moved = False
         """True if the last commit included input offsets."""
+        self.written = 0
+        """Number of records that the last commit has written to output and repartition topics."""
 
     def __call__(self, tasks: Sequence[Committable], extra: CompareAndSet | None = None) -> bool:
         """Commit the work of the tasks. `extra`: further offsets to commit with it (of an idle partition, or shifted by an operator), of
@@ -92,6 +97,7 @@ class Commit:
         """
         for task in tasks:
             task.flush_caches()
+        outputs = self._transport.outputs  # before changelog records and events, some of which are sent as outputs are
         for task in tasks:
             for changelog in task.pending_changelogs():
                 self._transport.send_changelog(*changelog)
@@ -102,7 +108,7 @@ class Commit:
         if extra:
             extra.write(self._transport.send_offsets)
         ends = self._to_broker(everything, [task.prepare for task in tasks])
-        self.moved = bool(everything)
+        self.moved, self.written = bool(everything), outputs
         for task, of_task in zip(tasks, offsets, strict=True):
             task.committed(of_task, ends)
         return True

@@ -120,6 +120,8 @@ class Coordination:
         self._memory = memory
         self.global_stores: Mapping[str, GlobalStoreReport] = {}
         """This worker's copies of the global stores, for its next record."""
+        self.written = 0
+        """Number of records that it has written, for its next record."""
         self._config = config
         self._layout = layout
         self._directory = directory
@@ -248,7 +250,12 @@ class Coordination:
         if self._member is None:
             return
         now_ms = self._clock.wall_ms()
-        now: dict[str, object] = {"heartbeat_ms": now_ms, "memory": self._memory(), "global_stores": dict(self.global_stores)}
+        now: dict[str, object] = {
+            "heartbeat_ms": now_ms,
+            "memory": self._memory(),
+            "global_stores": dict(self.global_stores),
+            "written": self.written,
+        }
         self._member = msgspec.structs.replace(self._member, **{**now, **changes})
         self._written_ms = self._clock.monotonic_ms()
         self._log.append(self._member.key, encode(self._member))

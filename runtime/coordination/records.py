@@ -128,7 +128,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     instance, or empty. `rack` and `tags`: its location (`client.rack`, `client.tag.*`).
     `protocol`: the version of its records; `topology`: the digest of its `TopologyText`; `build`: fingerprint of its code and
     configuration (`runtime/instance/build.py`). Members before 1.1 name none of the three. `memory`: bytes of its process by part
-    (`ProcessMemory.split`). `global_stores`: its copies of the global stores, by name."""
+    (`ProcessMemory.split`). `global_stores`: its copies of the global stores, by name. `written`: number of records that it has written
+    to output and repartition topics since its process started, as of its last commit; None
+    from members that do not say so."""
 
     instance: str
     incarnation: int
@@ -157,6 +159,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     build: str = ""
     memory: dict[str, int] = {}
     global_stores: dict[str, GlobalStoreReport] = {}
+    written: int | None = None
 
     @property
     def identity(self) -> str:

@@ -43,6 +43,11 @@ class HeldTransport:
         self._outputs: list[Output] = []
         self._changelogs: set[TopicPartition] = set()
 
+    @property
+    def outputs(self) -> int:
+        """Number of outputs since the last commit."""
+        return len(self._outputs)
+
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:

@@ -359,6 +359,7 @@ def _assemble(
             metrics=metrics,
             clock=clock,
             commit=committer.commit,
+            written=lambda: committer.written,
             refresh_view=publisher.refresh,
         ),
         incarnations=incarnations,

@@ -64,6 +64,9 @@ class Committer:
         self._count = metrics.counter("commit-total", THREAD)
         self._moved = 0
         """Number of commits that advanced the input: shows whether a worker makes progress after a rollback."""
+        self.written = 0
+        """Number of records that all its commits have written to output and repartition topics."""
+        self._written = metrics.counter("records-produced-total", THREAD)
         self.committed_at_ms = clock.monotonic_ms()
         """Time of the last commit on the monotonic clock."""
 
@@ -94,6 +97,8 @@ class Committer:
         self._search.committed([partition for task in tasks.in_state(TaskState.RUNNING) for partition in task.inputs])
         if done:
             self._moved += incarnation.commit.moved
+            self.written += incarnation.commit.written
+            self._written.add(incarnation.commit.written)
             self._latency.record(self.committed_at_ms - started)
             self._count.add()
         return done

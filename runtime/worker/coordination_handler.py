@@ -62,10 +62,11 @@ class CoordinationHandler:
         metrics: Metrics,
         clock: Clock,
         commit: Callable[[], object],
+        written: Callable[[], int],
         refresh_view: Callable[[], None],
     ) -> None:
-        """`refresh_view` updates what other threads see of the worker; called before a command is answered, as before the answer to a call
-        of theirs."""
+        """`written` returns how many records the commits have written. `refresh_view` updates what other threads see of the worker; called
+        before a command is answered, as before the answer to a call of theirs."""
         self._instance = instance
         self._coordination = coordination
         self._commands = commands
@@ -82,6 +83,7 @@ class CoordinationHandler:
         """The last grant of this incarnation that changed its tasks."""
         self._assigned_ms: int | None = None
         self._commit = commit
+        self._written = written
         self._refresh_view = refresh_view
         self._waiting_commands: deque[Command] = deque()
         self._under_way: list[tuple[Command, Work]] = []
@@ -187,6 +189,7 @@ class CoordinationHandler:
             reports = {task.id: _active_report(task, self._reader, self._restorer.task_progress(task.id)) for task in self._tasks.all()}
             reports.update((task.id, _follower_report(task, self._followers.lag(task.id))) for task in self._followers.all())
             self.report_global_stores()
+            self._coordination.written = self._written()
             self._coordination.report(reports, state)
 
     def report_global_stores(self) -> None:

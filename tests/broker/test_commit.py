@@ -77,6 +77,11 @@ def test_rule_10_after_a_rollback_the_counts_are_right(
         wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 420, what="the last commit")
         assert streams.store("counts").get("k0") == 60
         assert streams.failure is None
+        if not caching:
+            produced = sum(value for name, value in streams.metrics().items() if name.name == "records-produced-total")
+            assert produced == 420, "as with the outputs, those of rolled-back transactions do not count"
+            with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+                wait_until(lambda: 420 in [member.written for member in client.members()], 15, "a report of what it has written")
     if not caching:
         assert len(broker.consume(output)) == 420  # each update once: records of rolled-back transactions are not visible
 

@@ -61,7 +61,7 @@ instances = ["{project.application.instances[0]}"]
 
 def evaluate(dagster: dg.DagsterInstance) -> dict[str, dg.AssetCheckEvaluation]:
     """Return the results of the schedule's job."""
-    result = checks_job({}).execute_in_process(instance=dagster, resources={"penstock": PenstockResource()})
+    result = checks_job().execute_in_process(instance=dagster, resources={"penstock": PenstockResource()})
     return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 

@@ -15,7 +15,7 @@ from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import CheckResult, checks, examine_one, facts, remember, report, results_of
 from penstock.orchestration.health.broker_facts import BrokerFacts
-from penstock.orchestration.health.checks import TOTAL, Known
+from penstock.orchestration.health.checks import Known
 from penstock.orchestration.health.figures import READ, WRITTEN, Report
 from penstock.runtime.model.ids import TopicPartition
 
@@ -276,20 +276,30 @@ def test_rates_are_over_the_time_since_the_previous_look_and_a_sentence_is_new_o
         session.add(
             Instance(application="a", name="a-1", wanted=True, state="RUNNING", heartbeat_at=NOW, deaths=0, resident={"1": 5, "2": 7})
         )
+        session.add(Instance(application="a", name="a-2", wanted=True, state="RUNNING", heartbeat_at=NOW, deaths=0, written={"1": None}))
         session.add(task(told=NOW))
     seen = []
-    for minutes, read, written in ((0, 100, 1_000), (1, 700, 1_300), (2, 40, 1_600)):
+    for minutes, read, written in ((0, 100, {"1": 900, "2": 100}), (1, 700, {"1": 1_200, "2": 400}), (2, 40, {"1": 1_500, "2": 12})):
         at = NOW + timedelta(minutes=minutes)
         with control_plane.writing() as session:
             session.get_one(Task, ("a", "0_0", "a-1")).offset_sum = read
-            session.get_one(Instance, ("a", "a-1")).heartbeat_at = at
-        there = replace(facts(A, control_plane, at, brokers=False), broker=BrokerFacts(written=written))
+            one, two = (session.get_one(Instance, ("a", name)) for name in ("a-1", "a-2"))
+            one.heartbeat_at = two.heartbeat_at = at
+            one.written = dict(written)
+        there = facts(A, control_plane, at, brokers=False)
         results = results_of(there)
         found = report(there, results)
         remember(control_plane, A, results, at, found.samples)
-        seen.append((found.instances["a-1"].in_per_s, found.total.out_per_s, found.changed))
-    assert seen == [(None, None, True), (10.0, 5.0, False), (None, 5.0, False)], "an offset that was set back has no rate"
+        outs = [figures.out_per_s for figures in (found.instances["a-1"], found.instances["a-2"], found.total)]
+        seen.append((found.instances["a-1"].in_per_s, *outs, found.changed))
+    assert seen == [
+        (None, None, None, None, True),
+        (10.0, 10.0, None, 10.0, False),
+        (None, 5.0, None, 5.0, False),
+    ], "an offset that was set back has no rate, nor a worker that was started anew, nor one of an earlier version"
     assert found.instances["a-1"].resident_bytes == 12
     with control_plane.reading() as session:
         kept = {(row.kind, row.subject): row.value for row in session.scalars(select(Sample)) if row.kind != "lag"}
-    assert (kept[READ, "0_0"], kept[WRITTEN, TOTAL]) == (40, 1_600), "of a counter only the last sample is kept"
+    assert (kept[READ, "0_0"], kept[WRITTEN, "a-1/1"], kept[WRITTEN, "a-1/2"]) == (40, 1_500, 12), (
+        "of a counter only the last sample is kept"
+    )

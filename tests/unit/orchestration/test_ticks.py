@@ -98,7 +98,7 @@ def test_the_checks_of_a_minute_wait_once_for_a_broker(
     brokers = Brokers(monkeypatch, "away:1")
     found = operations(tmp_path, control_plane, a="away:1", b="away:1")
     with dg.DagsterInstance.ephemeral() as dagster:
-        reports = checks.reports(found, dagster, {}, datetime.now(UTC), logging.getLogger())
+        reports = checks.reports(found, dagster, datetime.now(UTC), logging.getLogger())
     assert brokers.asked == ["a"]
     assert reports.problems == [f"{name}: cannot be known: no broker answers at away:1" for name in "ab"]
 
@@ -119,7 +119,7 @@ def test_an_error_in_the_checks_of_one_application_is_shown_by_these_and_leaves_
     sentence = "cannot be known: its checks cannot be computed: KeyError: 'offset'"
 
     def look(minute: int, dagster: dg.DagsterInstance) -> checks.Reports:
-        return checks.reports(found, dagster, {}, NOW + timedelta(minutes=minute), logging.getLogger("test"))
+        return checks.reports(found, dagster, NOW + timedelta(minutes=minute), logging.getLogger("test"))
 
     with dg.DagsterInstance.ephemeral() as dagster:
         look(0, dagster)
@@ -156,7 +156,7 @@ def test_a_failing_check_is_not_reported_each_minute_because_its_numbers_grow(
     with dg.DagsterInstance.ephemeral() as dagster:
         said = []
         for minute in range(3):
-            seen = checks.reports(found, dagster, {}, NOW + timedelta(minutes=minute), logging.getLogger("test"))
+            seen = checks.reports(found, dagster, NOW + timedelta(minutes=minute), logging.getLogger("test"))
             for event in seen.kept:
                 dagster.report_runless_asset_event(event)
             said.append([e.description for e in seen.kept if isinstance(e, dg.AssetCheckEvaluation) and e.check_name == COMPACTION])
@@ -170,11 +170,11 @@ def test_checks_are_reported_while_a_run_is_about_to_compute_them(
     Brokers(monkeypatch, "away:1")
     found = operations(tmp_path, control_plane, a="away:1")
     with dg.DagsterInstance.ephemeral() as dagster:
-        checks.reports(found, dagster, {}, NOW, logging.getLogger("test"))
+        checks.reports(found, dagster, NOW, logging.getLogger("test"))
         planned = AssetCheckEvaluationPlanned(asset_key=instances_key("a"), check_name=COMPACTION)
         event = dg.DagsterEvent(DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, job_name="start_a", event_specific_data=planned)
         dagster.report_dagster_event(event, run_id="killed")
-        seen = checks.reports(found, dagster, {}, NOW + timedelta(minutes=1), logging.getLogger("test"))
+        seen = checks.reports(found, dagster, NOW + timedelta(minutes=1), logging.getLogger("test"))
     assert COMPACTION in {event.check_name for event in seen.kept if isinstance(event, dg.AssetCheckEvaluation)}
 
 

@@ -27,12 +27,14 @@ class Log:
         self.steps: list[str] = []
         self.error = error
         self.pending = False
+        self.outputs = 0
 
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
         self.steps.append(f"send {topic}")
         self.pending = True
+        self.outputs += 1
 
     def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None) -> None:
         self.steps.append(f"changelog {partition} {len(rows)}")
@@ -69,8 +71,12 @@ class Task:
         self.name = name
         self.log = log
         self.offset = offset
+        self.cached: tuple[str, ...] = ()
 
     def flush_caches(self) -> None:
+        """Send what it has cached, if anything."""
+        for output in self.cached:
+            self.log.send(output, None, None, 0, None, None)
         self.log.steps.append(f"flush {self.name}")
 
     def pending_changelogs(self) -> Iterable[ChangelogRows]:
@@ -116,6 +122,16 @@ def test_a_refused_commit_does_not_reach_the_stores_and_its_events_wait_for_the_
         Commit(log, events, "app")([Task("a", log)])
     assert not any(step.startswith("stores") for step in log.steps)
     assert events.drain() == [reported]
+
+
+def test_a_commit_counts_what_it_has_written_without_changelogs_and_events() -> None:
+    log, events = Log(), sink()
+    task = Task("a", log)
+    task.cached = ("counts", "totals")
+    commit = Commit(log, events, "app")
+    log.send("alerts", None, None, 0, None, None)
+    events.emit(EventKind.SHUTDOWN, {})
+    assert commit([task]) and commit.written == 3
 
 
 def test_an_empty_commit_makes_no_transaction() -> None:

@@ -40,6 +40,7 @@ def test_commands_that_arrive_with_a_failing_order_are_executed_after_the_recove
         commands=SimpleNamespace(run=run),  # type: ignore[arg-type]
         metrics=Metrics(),
         commit=refuse,
+        written=lambda: 0,
         refresh_view=lambda: None,
         **parts,
     )
