@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +14,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import expect
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
+from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture
 from tests.support import PATIENCE, ROOT, Kafka, unique, wait_until
 
-ARTEFACTS = ROOT / "test-artefacts"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOKEN = "a-token-that-nobody-may-see"
 SECRET = "word-that-nobody-may-see"
 HOSTILE = b'<img src=x onerror="document.title=1">\xff'
@@ -67,9 +65,9 @@ def answers(url: str) -> bool:
 def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
     own_broker: EmbeddedBroker, tmp_path: Path, application_id: str
 ) -> None:
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    executable = chromium()
     if executable is None:
-        pytest.skip("no chromium on this machine; on Debian: apt-get install chromium")
+        pytest.skip(NO_BROWSER)
     kafka, application = Kafka(own_broker.bootstrap_servers), unique("shop")
     for end, partitions in (("in", 4), ("out", 1)):
         kafka.create_topic(f"{application}-{end}", partitions, exact=True)
@@ -90,11 +88,8 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
 
     received: list[str] = []
     with ExitStack() as stack:
-        playwright = stack.enter_context(sync_playwright())
         process, url = stack.enter_context(board(environment, application, tmp_path / "board.log"))
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        stack.callback(browser.close)
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page = stack.enter_context(opened(executable))
         page.set_default_timeout(30_000 * PATIENCE)
         expect.set_options(timeout=30_000 * PATIENCE)
         errors: list[str] = []
@@ -115,7 +110,7 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         expect(card).to_contain_text(r'<img src=x onerror="document.title=1">\xff')
         expect(card.get_by_role("link", name="Dagster")).to_have_attribute("href", re.compile("^http://dagster.example/guess/skip_record/"))
         assert page.locator("main img").count() == 0, "bytes are text, not markup"
-        look(page, "board-paused")
+        picture(page, "board-paused")
         command("run-book", "skip-record", application, "0_1", "--record", f"{application}-in-1@1", "--yes")
         expect(card).to_have_count(0)
         expect(headline).to_have_text("All 4 tasks run on 1 instance")
@@ -133,14 +128,14 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         try:
             expect(page.locator("#banner")).to_contain_text(re.compile(r"No broker answers.*What is shown is \d+ s old", re.DOTALL))
             expect(page.locator("#live-text")).to_have_text("not live")
-            look(page, "board-broker-away")
+            picture(page, "board-broker-away")
         finally:
             os.kill(pid, signal.SIGCONT)
         expect(page.locator("#banner")).to_be_hidden()
         expect(page.locator("#live-text")).to_have_text("live")
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing overflows on a phone"
-        look(page, "board-phone")
+        picture(page, "board-phone")
 
         received.append(page.content())
         for secret in (SECRET, TOKEN):
@@ -150,11 +145,6 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         assert "Traceback" not in (tmp_path / "board.log").read_text()
         expect(page.locator("#banner")).to_contain_text("The board does not answer")
         assert [error for error in errors if "Failed to load resource" not in error and "ERR_" not in error] == []
-
-
-def look(page: Page, name: str) -> None:
-    ARTEFACTS.mkdir(exist_ok=True)
-    page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
 
 def streamed(url: str, token: str) -> str:

@@ -4,13 +4,12 @@ here."""
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import expect
 from sqlalchemy import select
 
 from penstock.orchestration.alerts import pauses
@@ -19,12 +18,10 @@ from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Alert, AlertState, RunBookRun, RunBookState
 from penstock.orchestration.dead_letters.topic import dead_letter_topic
 from penstock.orchestration.run_books import SkipRecord
+from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see
 from tests.dagster.live import LiveDagster
 from tests.dagster.telling import Project
-from tests.support import ROOT, wait_until
-
-ARTEFACTS = ROOT / "test-artefacts"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+from tests.support import wait_until
 
 
 @pytest.fixture
@@ -119,22 +116,18 @@ def _kill_within_the_run_book(project: Project, dagster: LiveDagster) -> None:
 def _repair(url: str, application_id: str, name: str, place: str) -> None:
     """Repair in a real browser: find the alert on the asset's page, start the run-book by clicks, wait for the check to turn green. Keep
     screenshots."""
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    executable = chromium()
     if executable is None:
-        pytest.skip("everything but the pages in a browser held; no chromium on this machine; on Debian: apt-get install chromium")
-    ARTEFACTS.mkdir(exist_ok=True)
+        pytest.skip(f"everything but the pages in a browser held; {NO_BROWSER}")
     asset = f"{url}/assets/{application_id}/instances"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.set_default_timeout(60_000)
-        _see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", "resident_bytes", "PAUSED")
-        page.screenshot(path=ARTEFACTS / "dagster-instances.png", full_page=True)
-        _see(page, f"{url}/assets/{application_id}/status", "1 now", f"0_1 at {place}, since", "never started", "records_in_per_s")
-        page.screenshot(path=ARTEFACTS / "dagster-status.png", full_page=True)
+    with opened(executable) as page:
+        see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", "resident_bytes", "PAUSED")
+        picture(page, "dagster-instances")
+        see(page, f"{url}/assets/{application_id}/status", "1 now", f"0_1 at {place}, since", "never started", "records_in_per_s")
+        picture(page, "dagster-status")
         page.get_by_role("button", name="Plots").first.click()
         expect(page.get_by_text("resident_bytes").first).to_be_visible(timeout=60_000)
-        page.screenshot(path=ARTEFACTS / "dagster-status-plots.png", full_page=True)
+        picture(page, "dagster-status-plots")
 
         page.goto(f"{asset}?view=checks")
         page.get_by_text("no_open_alerts").first.click()
@@ -148,29 +141,21 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
             "6.1 decisions",
         ):
             expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
-        page.screenshot(path=ARTEFACTS / "dagster-alert.png", full_page=True)
+        picture(page, "dagster-alert")
         widest = page.evaluate("Math.max(...Array.from(document.querySelectorAll('table'), table => table.getBoundingClientRect().right))")
         assert widest <= 1440, "nothing is beyond the right edge of the window"
         page.locator("tr", has_text="6.1 decisions").last.get_by_text("[Show Markdown]").click()
-        page.screenshot(path=ARTEFACTS / "dagster-alert-decisions.png")
+        picture(page, "dagster-alert-decisions", whole=False)
         page.locator("a[href*='/guess/skip_record/playground/setup']", has_text="repair").click()
         expect(page.get_by_text("# first bytes of the value").first).to_be_visible(timeout=60_000)
-        page.screenshot(path=ARTEFACTS / "dagster-page.png", full_page=True)
+        picture(page, "dagster-page")
         page.get_by_role("button", name="Launch run").first.click(timeout=60_000)
         expect(page.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
         for step in SkipRecord.STEPS:
             expect(page.get_by_text(f"skip.{step.name}").first).to_be_visible(timeout=60_000)
-        page.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
-        _see(page, f"{url}/runs", f"skip: {title(SkipRecord.NAME, place)['skip']}", f"penstock/record: {place}")
-        page.screenshot(path=ARTEFACTS / "dagster-runs.png", full_page=True)
+        picture(page, "dagster-run-book")
+        see(page, f"{url}/runs", f"skip: {title(SkipRecord.NAME, place)['skip']}", f"penstock/record: {place}")
+        picture(page, "dagster-runs")
 
-        _see(page, f"{asset}?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
-        page.screenshot(path=ARTEFACTS / "dagster-checks.png", full_page=True)
-        browser.close()
-
-
-def _see(page: Page, url: str, *texts: str) -> None:
-    """Check that the page shows these texts."""
-    page.goto(url)
-    for text in texts:
-        expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
+        see(page, f"{asset}?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
+        picture(page, "dagster-checks")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import expect, sync_playwright
-
 from penstock.orchestration.embedded.ports import free_port
+from tests.dagster.browsing import chromium, opened, see
 from tests.support import ROOT, wait_until
 from tests.support.installed import users_environment
 
@@ -180,18 +178,12 @@ class Reader:
 
     def _photograph(self, name: str) -> None:
         """Take a screenshot of Dagster's UI, if the machine has a browser."""
-        executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+        executable = chromium()
         if executable is None:
             return
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1200, "height": 700})
-            page.set_default_timeout(PATIENCE * 1000)
-            page.goto(f"http://127.0.0.1:{self._port}/assets/climate/instances?view=checks&checkDetail=no_open_alerts")
-            for text in PICTURES[name]:
-                expect(page.get_by_text(text).first).to_be_visible(timeout=PATIENCE * 1000)
+        with opened(executable, 1200, 700) as page:
+            see(page, f"http://127.0.0.1:{self._port}/assets/climate/instances?view=checks&checkDetail=no_open_alerts", *PICTURES[name])
             page.screenshot(path=self._pictures / name)
-            browser.close()
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ HEAVY = {
         "live",
         "outages",
         "postgresql",
+        "screens",
         "spark_cluster",
         "spark_history",
         "spark_messages",
