@@ -1,4 +1,5 @@
-"""Dagster's pages in a real browser while an instance is drained, a task is paused on another, and the broker is away. No page shows an old state as the state now."""
+"""Dagster's pages in a real browser while an instance is drained, a task is paused on another, and the broker is away. No page shows an
+old state as the state now."""
 
 from __future__ import annotations
 
