@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import msgspec
+from filelock import FileLock, Timeout
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -64,7 +65,27 @@ def backfill(request: BackfillRequest, spark: SparkSession, report: Report) -> H
     """Carry out a backfill in a process that Dagster has started; each step is a line of `report`. Raises as `run_history`."""
     found = Applications.of(ProjectPaths.find()).named(request.application)
     run, brokers = history_of(found, request)
-    return run_history(spark, run, brokers, report=report, restart=request.restart)
+    with alone(request.application):
+        return run_history(spark, run, brokers, report=report, restart=request.restart)
+
+
+@contextmanager
+def alone(application: str) -> Iterator[None]:
+    """Let no other backfill of the application run on this machine meanwhile: the two would write the same files. Raises SeedError."""
+    path = ProjectPaths.find().home / "backfills" / f"{application}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SeedError(
+            f"another backfill of {application} runs on this machine, from the command line or in Dagster. Wait until it has ended, or end "
+            "it with Ctrl-C; the same request then goes on where it was"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _run(spark: SparkSession, run: HistoryRequest, brokers: Brokers, request: BackfillRequest, report: Callable[[str], None]) -> None:
@@ -75,7 +96,8 @@ def _run(spark: SparkSession, run: HistoryRequest, brokers: Brokers, request: Ba
         else:
             _show_plan(stages)
         return
-    result = run_history(spark, run, brokers, report=report, restart=request.restart)
+    with alone(request.application):
+        result = run_history(spark, run, brokers, report=report, restart=request.restart)
     if request.as_json:
         print_json(msgspec.to_builtins(result, str_keys=True))
     else:
