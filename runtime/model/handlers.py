@@ -133,14 +133,14 @@ class ProductionExceptionHandler:
         return ProductionExceptionHandlerResponse.FAIL
 
 
-def _log(level: int, context: ErrorHandlerContext, what: str, exception: BaseException) -> None:
-    """Log what happened to a record, with the exception's traceback."""
+def _log(level: int, context: ErrorHandlerContext, what: str, exception: BaseException, then: str) -> None:
+    """Log what happened to a record, where and why, and what follows, with the exception's traceback."""
     place = "a punctuator" if context.offset < 0 else f"record {context.topic}-{context.partition}@{context.offset}"
     stack = "".join(traceback.format_exception(exception))
     shown = writable(stack)
     # A log file may refuse a text that UTF-8 cannot encode, and the line with it.
     error, more = (exception, "") if shown == stack else (None, f"\n{shown}")
-    failed = f"{what}{at_line(exception)}: {text_of(exception)}{more}"
+    failed = f"{what}{at_line(exception)}: {described(exception)}; {then}{more}"
     logger.log(level, "task %s, %s %s", context.task_id, place, failed, exc_info=error, extra={"task": context.task_id})
 
 
@@ -148,7 +148,7 @@ class LogAndFailExceptionHandler(DeserializationExceptionHandler):
     """The default: stop the client without committing the record's offset."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        _log(logging.ERROR, context, "cannot be read; the client stops", exception)
+        _log(logging.ERROR, context, "cannot be read", exception, "the client stops")
         return DeserializationHandlerResponse.FAIL
 
 
@@ -156,7 +156,7 @@ class LogAndContinueExceptionHandler(DeserializationExceptionHandler):
     """Skip the record and count it in `dropped-records-total`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        _log(logging.WARNING, context, "cannot be read and is skipped", exception)
+        _log(logging.WARNING, context, "cannot be read", exception, "it is skipped")
         return DeserializationHandlerResponse.CONTINUE
 
 
@@ -164,7 +164,7 @@ class LogAndPauseExceptionHandler(DeserializationExceptionHandler):
     """Pause the task before the record until `KafkaStreams.resume(task_id)`; for a global table this is FAIL (KIP-990)."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        _log(logging.ERROR, context, "cannot be read; the task pauses", exception)
+        _log(logging.ERROR, context, "cannot be read", exception, "the task pauses")
         return DeserializationHandlerResponse.PAUSE
 
 
@@ -172,7 +172,7 @@ class LogAndFailProcessingExceptionHandler(ProcessingExceptionHandler):
     """The default: stop the client."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        _log(logging.ERROR, context, f"failed in {context.processor_node_label}; the client stops", exception)
+        _log(logging.ERROR, context, f"failed in {context.processor_node_label}", exception, "the client stops")
         return ProcessingHandlerResponse.FAIL
 
 
@@ -180,7 +180,7 @@ class LogAndContinueProcessingExceptionHandler(ProcessingExceptionHandler):
     """Skip the record. Updates of stores and outputs from before the failure remain, as in Kafka Streams."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        _log(logging.WARNING, context, f"failed in {context.processor_node_label} and is skipped", exception)
+        _log(logging.WARNING, context, f"failed in {context.processor_node_label}", exception, "it is skipped")
         return ProcessingHandlerResponse.CONTINUE
 
 
@@ -188,7 +188,7 @@ class LogAndPauseProcessingExceptionHandler(ProcessingExceptionHandler):
     """Pause the task before the record until `KafkaStreams.resume(task_id)`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        _log(logging.ERROR, context, f"failed in {context.processor_node_label}; the task pauses", exception)
+        _log(logging.ERROR, context, f"failed in {context.processor_node_label}", exception, "the task pauses")
         return ProcessingHandlerResponse.PAUSE
 
 
@@ -196,7 +196,7 @@ class DefaultProductionExceptionHandler(ProductionExceptionHandler):
     """The default: stop the client."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
-        _log(logging.ERROR, context, f"has an output to {record.topic} that was refused; the client stops", exception)
+        _log(logging.ERROR, context, f"has an output to {record.topic} that was refused", exception, "the client stops")
         return ProductionExceptionHandlerResponse.FAIL
 
 
@@ -232,7 +232,7 @@ class LogAndPauseProductionExceptionHandler(ProductionExceptionHandler):
     """Pause the task before the input record until `KafkaStreams.resume(task_id)`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
-        _log(logging.ERROR, context, f"has an output to {record.topic} that was refused; the task pauses", exception)
+        _log(logging.ERROR, context, f"has an output to {record.topic} that was refused", exception, "the task pauses")
         return ProductionExceptionHandlerResponse.PAUSE
 
     def handle_serialization_exception(

@@ -78,7 +78,7 @@ def watch_results(context: NodeContext, aggregator: Callable[..., object], use: 
         nonlocal nones
         if nones and first_time("none", context.task.application_id, context.name):
             logger.warning(
-                "task %s, node %s: the aggregator returned None for every record so far (%d), which deletes the row each time. "
+                "task %s, node %s: its function returned None for every record so far (%d), which deletes the row each time. "
                 "Does it lack a return?",
                 *(context.task.task_id, context.label, nones),
                 extra={"task": context.task.task_id},

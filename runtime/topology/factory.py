@@ -67,4 +67,8 @@ def checked_topology(topology: Topology) -> Topology:
 def warn_of_no_effect(topology: Topology) -> None:
     """Log sub-topologies that do nothing, which are probably unfinished."""
     if idle := topology.without_effect():
-        logger.warning("nothing comes of %s: it writes no topic and keeps no store. Does a to(...), or the name of a store, lack?", idle)
+        logger.warning(
+            "the topology has a part without effect: %s. It writes no topic and keeps no store. "
+            "Is a to(...), or the name of a store, missing?",
+            idle,
+        )

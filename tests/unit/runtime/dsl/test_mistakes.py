@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -14,7 +16,12 @@ from penstock import (
     KafkaStreams,
     KGroupedStream,
     KStream,
+    LogAndContinueProcessingExceptionHandler,
+    LogAndFailProcessingExceptionHandler,
+    LogAndPauseProcessingExceptionHandler,
     Materialized,
+    ProcessingError,
+    ProcessingExceptionHandler,
     SessionWindows,
     SlidingWindows,
     Stores,
@@ -73,6 +80,26 @@ AGGREGATES: list[Aggregate] = [
         grouped.count().group_by(lambda k, v: (k, v), key=serdes.STRING, value=serdes.LONG).aggregate(list, add, add, value=serdes.JSON)
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("handler", "then"),
+    [
+        (LogAndFailProcessingExceptionHandler, "the client stops"),
+        (LogAndContinueProcessingExceptionHandler, "it is skipped"),
+        (LogAndPauseProcessingExceptionHandler, "the task pauses"),
+    ],
+)
+def test_a_failed_record_is_logged_with_line_error_and_consequence(
+    handler: type[ProcessingExceptionHandler], then: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.STRING, value=serdes.JSON).map_values(lambda value: value["gate"]).to("out")
+    settings = {"application.id": "app", "processing.exception.handler": handler, "default.value.serde": serdes.JSON}
+    with TopologyTestDriver(builder.build(), settings) as driver, suppress(ProcessingError):
+        driver.create_input_topic("in", serdes.STRING, serdes.JSON).pipe_input("UA1", {})
+    (message,) = (record.getMessage() for record in caplog.records if "failed in" in record.getMessage())
+    assert re.search(rf"record in-0@0 failed in .*, at .*{HERE}:\d+ in .*: KeyError: 'gate'; {then}$", message), message
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
@@ -166,7 +193,7 @@ async def posted(value: str) -> None:
 def test_a_topology_of_which_nothing_comes(caplog: pytest.LogCaptureFixture) -> None:
     warning, again = driven(idle, [], caplog)
     line = idle.__code__.co_firstlineno + 1
-    assert f"nothing comes of sub-topology 0, which ends at KSTREAM-MAPVALUES-0000000002 (map_values at {HERE}:{line})" in warning
+    assert f"without effect: sub-topology 0, which ends at KSTREAM-MAPVALUES-0000000002 (map_values at {HERE}:{line}). It" in warning
     assert warning == again, "each client warns"
 
 
