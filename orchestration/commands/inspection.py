@@ -173,14 +173,15 @@ def _status(target: Target) -> list[Row]:
 
 def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row:
     member, desired = picture.member(name), picture.desired.get(name)
-    workers = picture.workers(name)
+    workers, state = picture.workers(name), state_of(picture, name, launcher)
     reports = [report for worker in workers for report in worker.tasks.values()]
     active = [report for report in reports if report.kind is TaskKind.ACTIVE]
     return {
         "application": picture.application,
         "instance": name,
         "wanted": desired is not None and desired.running,
-        "state": state_of(picture, name, launcher),
+        "state": state,
+        "ended": _end(name, launcher) if state in NOT_RUNNING else None,
         "host": None if member is None else member.host,
         "process": None if member is None else member.pid,
         "heartbeat_ms": None if member is None else member.heartbeat_ms,
@@ -197,10 +198,20 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
     }
 
 
+def _end(name: str, launcher: Launcher | None) -> str | None:
+    """Return how the instance's last process ended, with the error. None if it still runs, was on another machine, or nothing is known."""
+    process = None if launcher is None else launcher.last(name)
+    return None if launcher is None or process is None or process.alive else launcher.cause_of_end(process)
+
+
+def _missing_line(row: Row) -> Wrapped:
+    ended = f"; its process died {row['ended']}" if row["ended"] else ""
+    return Wrapped(f"instance {row['instance']} should run: it is {row['state']}{ended}", "red")
+
+
 def _status_problems(rows: Sequence[Row]) -> list[Wrapped]:
     """Return a line for each thing that is wrong."""
-    missing = [Wrapped(f"instance {row['instance']} should run: it is {row['state']}", "red") for row in rows if _is_missing(row)]
-    return [*missing, *_idle_lines(rows), *_pause_lines(rows), *_unread_lines(rows)]
+    return [*(_missing_line(row) for row in rows if _is_missing(row)), *_idle_lines(rows), *_pause_lines(rows), *_unread_lines(rows)]
 
 
 def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType]:

@@ -42,6 +42,8 @@ _PACKAGE_ROOT = Path(penstock.__file__).resolve().parents[1]  # the clone, or si
 
 _children: list[subprocess.Popen[bytes]] = []
 """Children of this process: they stay zombies until their parent waits for them."""
+_BY_ITSELF = "with exit status"
+"""Beginning of `end_of` for a process that no signal has ended."""
 _KERNEL_LOG = Path("/dev/kmsg")
 _CRASH = "Fatal Python error: "
 _STACK = ("  ", "Stack ", "Current thread ", "Thread ", "Extension modules: ")
@@ -280,6 +282,13 @@ class Launcher:
         except msgspec.DecodeError:
             return lines[-1]
 
+    def cause_of_end(self, process: Process) -> str | None:
+        """Return how a process ended and, if it ended by itself, its last words, which say why. None if nothing is known."""
+        how = self.end_of(process)
+        if how is None or not how.startswith(_BY_ITSELF):
+            return how
+        return f"{how}: {self.last_words(process.instance)}"
+
     def log_end(self, instance: str, most: int = 10) -> list[str] | None:
         """Return the last lines of the instance's log that are not blank; None without a log."""
         try:
@@ -294,12 +303,12 @@ class Launcher:
         nothing is known: the process wrote no exit status, its parent is gone, and the kernel's log cannot be read or does not name it."""
         status = next((child.poll() for child in _children if child.pid == process.pid), None)
         if status is not None and status >= 0:
-            return f"with exit status {status}"
+            return f"{_BY_ITSELF} {status}"
         path = exit_path(self._paths.settings_path(process.instance))
         try:
             left = msgspec.json.decode(path.read_bytes(), type=ExitStatus)
             if left.pid == process.pid and path.stat().st_mtime > process.created - CLOCK_WOBBLE_SECONDS:
-                return f"with exit status {left.status}"
+                return f"{_BY_ITSELF} {left.status}"
         except (OSError, msgspec.DecodeError):
             pass  # it had no time to write it, or not all of it
         if status in (None, -signal.SIGKILL) and _killed_for_memory(process):

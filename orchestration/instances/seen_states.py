@@ -47,6 +47,16 @@ def _reported(member: Member) -> str:
     a report."""
     if member.state.name in ("PENDING_SHUTDOWN", "NOT_RUNNING") or (member.returns and not member.tasks):
         return "stopped"
-    if member.host == socket.gethostname() and not psutil.pid_exists(member.pid):
+    if member.host == socket.gethostname() and not _runs(member.pid):
         return "gone"
     return "silent" if time.time() * 1000 - member.heartbeat_ms > SILENT_MS else member.state.value
+
+
+def _runs(pid: int) -> bool:
+    """Return True if there is a process with this id. A zombie, which has ended and whose parent has not noticed it yet, is none."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

@@ -97,20 +97,17 @@ def _count_death(session: Session, row: Instance, dead: Process, launcher: Launc
     lived = at - datetime.fromtimestamp(dead.created, UTC)
     row.deaths = 1 if lived > HEALTHY else row.deaths + 1
     row.died_at, row.dead_process = at, dead.key
-    how, last_words = launcher.end_of(dead), launcher.last_words(row.name)
+    cause = launcher.cause_of_end(dead)
     detail: dict[str, object] = {
         "pid": dead.pid,
-        "ended": how or "nothing is known: a signal such as SIGKILL, or a crash",
+        "ended": launcher.end_of(dead) or "nothing is known: a signal such as SIGKILL, or a crash",
         "deaths": row.deaths,
         "lived_at_most_s": round(lived.total_seconds()),  # until its death was noticed
-        "log_end": "\n".join(launcher.log_end(row.name) or [last_words]),
+        "log_end": "\n".join(launcher.log_end(row.name) or [launcher.last_words(row.name)]),
     }
     audit.record(session, incidents.ACTOR, "instance died", at=at, application=row.application, instance=row.name, detail=detail)
     times = f" ({row.deaths} times in a row)" if row.deaths > 1 else ""
-    if how is None:
-        why = ", and nothing is known of how"
-    else:  # an instance that ends by itself says why in its last line
-        why = f" {how}" + (f": {last_words}" if how.startswith("with exit status") else "")
+    why = ", and nothing is known of how" if cause is None else f" {cause}"
     new = NewAlert(
         occurrence=f"{row.application}/{row.name}/{incidents.INSTANCE_DIED}/{dead.key}",
         kind=incidents.INSTANCE_DIED,

@@ -69,7 +69,8 @@ def text_of(error: BaseException) -> str:
 
 def described(error: BaseException) -> str:
     """Return type and text of an error, for a message."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    name, text = type(error).__name__, text_of(error)
+    return f"{name}: {text}" if text else name
 
 
 def writable(text: str) -> str:

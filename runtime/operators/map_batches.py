@@ -94,7 +94,7 @@ class _Batches(DeferringNode):
             batch = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
             try:
                 results = _results(self._fn, [record.value for record in batch])
-            except _LengthError as error:
+            except BatchResultError as error:
                 waiting.extendleft(reversed(batch[1:]))
                 batch[0].error = error
                 return
@@ -124,7 +124,7 @@ class _Batches(DeferringNode):
             self._alone = max(0, self._alone - 1)
 
 
-class _LengthError(ValueError):
+class BatchResultError(ValueError):
     """The function returned another number of results than it was given values."""
 
 
@@ -132,7 +132,7 @@ def _results(fn: BatchMapper, values: list[object]) -> list[object]:
     given = len(values)
     returned = fn(values)
     if isinstance(returned, str | bytes | Mapping | Set) or hasattr(returned, "columns"):  # of these, `list` makes something else
-        raise _LengthError(
+        raise BatchResultError(
             f"map_batches: its function returned a {type(returned).__name__}, which is not a sequence of results: return a list or an "
             "array with one for each value (of a data frame, frame.to_dict('records'))"
         )
@@ -141,8 +141,8 @@ def _results(fn: BatchMapper, values: list[object]) -> list[object]:
         results = returned.tolist() if getattr(returned, "ndim", 0) == 1 and hasattr(returned, "tolist") else list(returned)
     except TypeError as error:
         if not isinstance(returned, Iterable):
-            raise _LengthError(f"map_batches: its function is to return {given} results, one for each value, not {returned!r}") from error
+            raise BatchResultError(f"map_batches: its function must return {given} results, one per value, not {returned!r}") from error
         raise
     if len(results) != given:
-        raise _LengthError(f"map_batches: its function returned {len(results)} results for {given} values: it must return one for each")
+        raise BatchResultError(f"map_batches: its function returned {len(results)} results for {given} values: it must return one for each")
     return results

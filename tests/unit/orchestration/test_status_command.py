@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import dagster as dg
 import msgspec
+import psutil
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -20,8 +24,10 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.kafka.observer import Condition, Observer, Picture, UnreadPartitions, unread_partitions
 from penstock.runtime.coordination.records import Desired, GlobalStoreReport, Member, PausedAt, RestoreReport, TaskReport, TopologyText
+from penstock.runtime.instance.settings import ExitStatus, exit_path
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.topology.shape import Part
+from tests.support import wait_until
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,46 @@ def test_an_instance_that_was_buried_or_drained_has_been_started_once(
     monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert said in found.output and found.exit_code == status
+
+
+def test_an_instance_that_died_of_an_error_says_which_even_while_its_process_is_not_reaped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    declared = tmp_path / "streams.toml"
+    declared.write_text('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n[applications.a.config]\n"bootstrap.servers" = "x:1"\n')
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(declared))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    paths, now_ms = ProjectPaths.find(), int(time.time() * 1000)
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"]) as child:
+        shown = _status_of_a_zombie(paths, child.pid, now_ms, monkeypatch)
+    assert (
+        "instance a-1 should run: it is gone; its process died with exit status 1: task 0_0, at shop.py:45 in <lambda>: KeyError: 'gate'"
+        in shown
+    )
+
+
+def _status_of_a_zombie(paths: ProjectPaths, pid: int, now_ms: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    dead = Process(instance="a-1", pid=pid, created=psutil.Process(pid).create_time())
+    wait_until(lambda: not dead.alive, 10, "its end")
+    assert psutil.pid_exists(pid), "a zombie: nobody has waited for it"
+    for path in (paths.process_path("a-1"), paths.log_path("a-1")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    paths.process_path("a-1").write_bytes(msgspec.json.encode(dead))
+    exit_path(paths.settings_path("a-1")).write_bytes(msgspec.json.encode(ExitStatus(pid=dead.pid, status=1)))
+    paths.log_path("a-1").write_text('{"message": "task 0_0, at shop.py:45 in <lambda>: KeyError: \'gate\'"}\n')
+    member = Member(
+        instance="a-1",
+        incarnation=1,
+        transactional_id="t",
+        host=socket.gethostname(),
+        pid=dead.pid,
+        state=State.RUNNING,
+        heartbeat_ms=now_ms,
+    )
+    wish = Desired(instance="a-1", running=True, at_ms=now_ms, by="ann")
+    monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {member.identity: member}, {"a-1": wish}, {}, None))
+    return CliRunner().invoke(app, ["status"]).output
 
 
 def test_the_memory_of_an_instance_is_that_of_its_workers_by_part(monkeypatch: pytest.MonkeyPatch) -> None:

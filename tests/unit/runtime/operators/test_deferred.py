@@ -470,7 +470,7 @@ def test_the_records_of_a_batch_that_failed_are_tried_alone() -> None:
     ("returned", "text"),
     [
         (["a"], "map_batches: its function returned 1 results for 3 values: it must return one for each"),
-        (None, "map_batches: its function is to return 3 results, one for each value, not None"),
+        (None, "map_batches: its function must return 3 results, one per value, not None"),
     ],
 )
 def test_a_result_of_another_length_is_an_error(returned: list[str] | None, text: str) -> None:
