@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,8 +38,9 @@ _JVM = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-
 _PROPERTIES = """\
 # Written by Penstock at each start.
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller_port}
+node.id={node}
+broker.rack=rack-{node}
+controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
@@ -46,14 +48,14 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 log.dirs={log_dir}
 auto.create.topics.enable=false
 delete.topic.enable=true
-# One broker: one copy of everything.
-default.replication.factor=1
-min.insync.replicas=1
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+# A copy on each broker, up to three; of three copies two must have a record.
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
 # Few internal partitions: each costs files and time to start.
 num.partitions=1
 offsets.topic.num.partitions=4
@@ -69,9 +71,9 @@ group.consumer.min.heartbeat.interval.ms=100
 # transactions that commit in it hang (see below). With 2 s that happened where fifty members began at once on two cores.
 broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=1000
-# There is no other broker to hand partitions to. Kafka 4.3.1 would first take the leader from each of them, and a transaction that
-# commits in that moment is then complete without its markers: its offsets and records stay pending forever.
-controlled.shutdown.enable=false
+# A single broker has no other one to hand partitions to. Kafka 4.3.1 would first take the leader from each of them, and a transaction
+# that commits in that moment is then complete without its markers: its offsets and records stay pending forever.
+controlled.shutdown.enable={hands_over}
 # The compacted topics are the application's state; the cleaner must be on, and its buffer small.
 log.cleaner.enable=true
 log.cleaner.threads=1
@@ -99,17 +101,28 @@ class BrokerStatus:
     log_path: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Place of a broker in its cluster. `node`: its id; `controllers`: the port of each node's controller, its own included."""
+
+    node: int
+    controllers: Mapping[int, int]
+    cluster_id: str
+
+
 class EmbeddedBroker:
-    """Kafka broker with its data in `data_dir`, listening on `127.0.0.1:port`. The constructor has no side effects; call `start`.
+    """Kafka broker with its data in `data_dir`, listening on `127.0.0.1:port`. The constructor has no side effects; call `start`. `seat`:
+    it belongs to a cluster (`cluster.py`), and answers only while most of its controllers run.
 
     >>> broker = EmbeddedBroker(Path(".penstock/broker"))
     >>> broker.start().bootstrap_servers
     '127.0.0.1:9092'
     """
 
-    def __init__(self, data_dir: Path, port: int = DEFAULT_PORT) -> None:
+    def __init__(self, data_dir: Path, port: int = DEFAULT_PORT, seat: Seat | None = None) -> None:
         self.data_dir = data_dir.resolve()
         self.port = port
+        self._seat = seat
 
     @property
     def bootstrap_servers(self) -> str:
@@ -125,6 +138,11 @@ class EmbeddedBroker:
         `timeout` is in seconds and excludes a first download of the jars. Raises BrokerError (the port is taken, the broker exits at once,
         the folder is not writable) and JarsError.
         """
+        self.launch(timeout)
+        return self.wait_until_ready(timeout)
+
+    def launch(self, timeout: float = START_SECONDS) -> None:
+        """Start the process, unless it runs, without waiting until it answers. Raises as `start`."""
         classes = jars.class_path(jars.KAFKA)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -135,13 +153,12 @@ class EmbeddedBroker:
         with lock:
             while not _try_lock(lock):
                 if self._runs_already(deadline):
-                    return self._wait_until_ready(timeout)
+                    return
             lock.truncate(0)
             self._check_port()
             self._write_properties()
             self._format(classes)
             self._launch(classes, lock)
-        return self._wait_until_ready(timeout)
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
         """Ask the broker to close (SIGTERM) and wait until it has; return True if one was running. Its data is kept.
@@ -195,15 +212,27 @@ class EmbeddedBroker:
             )
 
     def _write_properties(self) -> None:
-        controller_port = ports.free_port()  # only the broker itself connects to it, so it may differ between starts
-        values = {"host": ports.LOOPBACK, "port": self.port, "controller_port": controller_port, "log_dir": self.data_dir / "log"}
+        # A single broker's controller is reached by itself alone, so its port may differ between starts.
+        seat = self._seat or Seat(1, {1: ports.free_port()}, "")
+        copies = min(len(seat.controllers), 3)
+        values = {
+            "host": ports.LOOPBACK,
+            "port": self.port,
+            "node": seat.node,
+            "controller_port": seat.controllers[seat.node],
+            "voters": ",".join(f"{node}@{ports.LOOPBACK}:{port}" for node, port in seat.controllers.items()),
+            "log_dir": self.data_dir / "log",
+            "copies": copies,
+            "in_sync": max(1, copies - 1),
+            "hands_over": str(copies > 1).lower(),
+        }
         (self.data_dir / "server.properties").write_text(_PROPERTIES.format(**values))
 
     def _format(self, classes: str) -> None:
         """Format the folder's storage with a cluster id, once."""
         if (self.data_dir / "log" / "meta.properties").exists():
             return
-        cluster = _new_cluster_id()
+        cluster = new_cluster_id() if self._seat is None else self._seat.cluster_id
         properties = str(self.data_dir / "server.properties")
         command = [*self._java(classes), "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", properties]
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -231,7 +260,7 @@ class EmbeddedBroker:
         lock.write(json.dumps({"pid": int(started.stdout), "port": self.port}))
         lock.flush()
 
-    def _wait_until_ready(self, timeout: float) -> BrokerStatus:
+    def wait_until_ready(self, timeout: float = START_SECONDS) -> BrokerStatus:
         """Return when the broker is listed in its own cluster metadata. Raises BrokerError with the end of its log if it exits or times
         out."""
         deadline = time.monotonic() + timeout
@@ -242,7 +271,7 @@ class EmbeddedBroker:
         while True:
             status = self._check_alive(deadline, timeout)
             try:
-                if admin.list_topics(timeout=1).brokers:
+                if (1 if self._seat is None else self._seat.node) in admin.list_topics(timeout=1).brokers:
                     return status
             except KafkaException:  # still starting: tried again until the deadline
                 time.sleep(_POLL_SECONDS)
@@ -270,7 +299,7 @@ class EmbeddedBroker:
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
 
 
-def _new_cluster_id() -> str:
+def new_cluster_id() -> str:
     """Return an id as Kafka's `Uuid.randomUuid` does: it never begins with a dash, which a command line would take for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass

@@ -97,7 +97,7 @@ class Kafka:
     def create_topic(self, prefix: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, exact: bool = False) -> str:
         """Create a topic and return its name: `prefix` with a random suffix, or `prefix` itself if `exact`."""
         name = prefix if exact else unique(prefix)
-        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
         self.admin.create_topics([new])[name].result(30 * PATIENCE)
         wait_until(lambda: name in self.topics(), what=f"topic {name}")
         return name
