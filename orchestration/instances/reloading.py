@@ -4,7 +4,8 @@ Each running instance has a successor: a process that has imported the engine al
 new code and checks it (`runtime/instance/precheck.py`) while the instance continues. If the code does not import, does not build a
 topology, or does not fit the state, the problem is shown and the instances keep the code they have. Else the instance closes, and the
 successor takes its place. Instances are replaced only if their fingerprint (`runtime/instance/build.py`) changes, so an edited test
-restarts nothing. A successor checks once, since Python does not import a module again."""
+restarts nothing. A successor checks once, since Python does not import a module again. An instance that has died, perhaps of the error
+that the edit corrects, is started at once."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -68,7 +69,8 @@ class Reloader:
         self._discard(list(self._successors))
 
     def reload(self) -> None:
-        """Replace the running instances whose code or configuration has changed. Whatever prevents that is said, not raised."""
+        """Replace the running instances whose code or configuration has changed, and start those that have died. Whatever prevents that is
+        said, not raised."""
         began = time.monotonic()
         self._problem = ""
         self._discard([name for name, successor in self._successors.items() if not successor.process.alive])
@@ -77,7 +79,7 @@ class Reloader:
             operations = Operations.find()
             with closing(operations.control_plane):
                 for application in operations.applications.applications:
-                    for name in self._reload(operations, application):
+                    for name in (*self._reload(operations, application), *_revived(operations, application)):
                         self._say(f"{name} runs the new code, {time.monotonic() - began:.1f} s after the change")
         except (WrongDeclarationError, ControlPlaneError, LaunchError, StreamsError) as error:
             self._say(str(error))
@@ -127,6 +129,15 @@ class Reloader:
     def _discard(self, names: Iterable[str]) -> None:
         for name in names:
             self._successors.pop(name).discard()
+
+
+def _revived(operations: Operations, application: Application) -> Iterator[str]:
+    """Start the wanted instances of this machine whose process has ended, and yield their names. Raises LaunchError, StreamsError."""
+    for name in operations.instances(application):
+        last = operations.launcher.last(name)
+        if last is not None and not last.alive and operations.rows(name)[0].wanted:
+            operations.start(name, actor=this_user())
+            yield name
 
 
 def _running_builds(application: Application) -> dict[str, str]:

@@ -79,16 +79,23 @@ def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path
         (tmp_path / "test_shop.py").write_text("")
         assert operations.launcher.running(name) == first, "neither the error nor a file that is not imported has restarted it"
 
-        (tmp_path / "shop.py").write_text(code.replace("first", "other"))
+        (tmp_path / "shop.py").write_text(code.replace('"first " + value', '"other " + value[0]'))
         said(f"{name} runs the new code")
         shows("c", "other c")
         second = operations.launcher.running(name)
         assert second is not None and second != first
         assert SUCCESSOR in psutil.Process(second.pid).cmdline(), "it was prepared, and took the place of the first"
-        wait_until(lambda: len(_processes(tmp_path, SUCCESSOR)) == 2, 60, "a successor of the second")
+        broker.produce(source, [(b"key", b"")])
+        wait_until(lambda: operations.launcher.running(name) is None, 60, "its death of a record without a first character")
+        (tmp_path / "shop.py").write_text(code.replace("first", "third"))
+        wait_until(lambda: log.read_text().count(f"{name} runs the new code") == 2, 60, "its start with the corrected code")
+        shows("d", "third d")
+        third = operations.launcher.running(name)
+        assert third is not None
+        wait_until(lambda: len(_processes(tmp_path, SUCCESSOR)) == 1, 60, "a successor of the third")
         parent.kill()
         wait_until(lambda: not _processes(tmp_path, WATCHER_MODULE), 60, "the end of the watcher after its parent's")
-        assert _processes(tmp_path, SUCCESSOR) == [second.pid], "the watcher leaves no successor, and the instance continues"
+        assert _processes(tmp_path, SUCCESSOR) == [] and third.alive, "the watcher leaves no successor, and the instance continues"
     finally:
         parent.kill()
         parent.wait()
