@@ -217,7 +217,7 @@ def reports(
     of_the_day: list[dg.AssetObservation] = []
     for each in seen:
         if everything or is_due(each.report, each.application.id, expected):
-            observed = observations(each.application.id, each.report, each.tasks)
+            observed = observations(each.application.id, each.report, each.tasks, everything=everything)
             (changes if everything or each.report.changed else of_the_day).extend(observed)
     return Reports(
         kept=[*changes, *(evaluations if everything else _news(dagster, evaluations, at))],  # changes first: they are not seen again

@@ -5,8 +5,8 @@ overview of an asset that is materialised shows its last materialisation, and pl
 an instance that had been drained.)
 
 The number of observations is bounded: up to `A_MINUTE` all are written each minute. Beyond that the applications take turns, and one whose
-sentence has changed is observed at once. Those of a change stay in Dagster's history; the others are deleted after a day
-(`orchestration.dagster.day_events`).
+sentence has changed, or the state of an instance, is observed at once. Those of a change stay in Dagster's history; the others are deleted
+after a day (`orchestration.dagster.day_events`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ def is_due(report: Report, application_id: str, expected: int) -> bool:
     return report.changed or minute % turns == zlib.crc32(application_id.encode()) % turns
 
 
-def observations(application_id: str, report: Report, tasks: Mapping[str, Sequence[Task]]) -> Iterator[dg.AssetObservation]:
-    """Return an observation of the application, and one of each instance that runs or whose state may have changed. `tasks`: those that
-    each runs."""
+def observations(
+    application_id: str, report: Report, tasks: Mapping[str, Sequence[Task]], *, everything: bool = False
+) -> Iterator[dg.AssetObservation]:
+    """Return an observation of the application, and one of each instance that runs or whose state may have changed, or with `everything` of
+    each that was ever started. `tasks`: those that each runs."""
     yield dg.AssetObservation(
         status_key(application_id),
         description=report.sentence,
@@ -60,7 +62,7 @@ def observations(application_id: str, report: Report, tasks: Mapping[str, Sequen
         },
     )
     for name, figures in report.instances.items():
-        if figures.runs or (report.changed and figures.state != NEVER_STARTED):
+        if figures.runs or ((everything or report.changed) and figures.state != NEVER_STARTED):
             metadata = live_metadata.instance_metadata(figures, tasks.get(name, ()), report.at)
             yield dg.AssetObservation(
                 instances_key(application_id), description=f"{name}: {figures.state}", partition=name, metadata=metadata

@@ -16,7 +16,7 @@ from penstock.runtime.model.states import State, TaskKind, TaskState
 
 READ, WRITTEN, SENTENCE = "read", "written", "sentence"
 """Kinds of samples that are compared with those of the next look: the sum of a task's committed offsets and the number of records that a
-worker has written, from which rates are computed, and the checksum of the sentence."""
+worker has written, from which rates are computed, and the checksum of the sentence and of the instances' states."""
 _SHOWN = 3
 DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN = "does not run", "stopped", "never started", "unknown"
 _NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN)
@@ -71,8 +71,8 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`sentence`: what is wrong, else that all is well, without figures that change by themselves. `changed`: it is not the one of the
-    previous look. `samples`: to compare the next look with, by kind and subject."""
+    """`sentence`: what is wrong, else that all is well, without figures that change by themselves. `changed`: the sentence, or the state of
+    an instance, is not the one of the previous look. `samples`: to compare the next look with, by kind and subject."""
 
     at: datetime
     sentence: str
@@ -90,7 +90,8 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
     states = {name: _state(known, known.instances.get(name), name in dead, unknown) for name in _names(known)}
     figures = {name: _figures(known, checked, name, state) for name, state in states.items()}
     sentence = _sentence(known, results, states, unknown)
-    checksum = zlib.crc32(sentence.encode())
+    # with the states: while a task is paused, the sentence is the same before and after another instance was drained
+    checksum = zlib.crc32("\n".join((sentence, *(f"{name} {state}" for name, state in states.items()))).encode())
     changed = known.counters.get((SENTENCE, TOTAL), (known.at, -1))[1] != checksum
     if unknown:
         return Report(known.at, sentence, Figures(UNKNOWN, {}), figures, changed, {(SENTENCE, TOTAL): checksum})

@@ -34,12 +34,13 @@ def test_many_applications_take_turns_and_one_that_has_changed_does_not_wait() -
 
 
 def test_an_instance_that_does_not_run_is_observed_when_something_has_changed_only() -> None:
-    def partitions(found: Report) -> list[str | None]:
-        return [observation.partition for observation in observations("a", found, {})]
+    def partitions(found: Report, *, everything: bool = False) -> list[str | None]:
+        return [observation.partition for observation in observations("a", found, {}, everything=everything)]
 
     instances = (RUNNING, not_running(), not_running("never started"))
     assert partitions(report(*instances)) == [None, "a-1"]
     assert partitions(report(*instances, changed=True)) == [None, "a-1", "a-2"]
+    assert partitions(report(*instances), everything=True) == [None, "a-1", "a-2"], "another look may have seen the change first"
 
 
 def test_what_an_instance_did_is_overwritten_when_it_stops() -> None:

@@ -15,8 +15,8 @@ from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import CheckResult, checks, examine_one, facts, remember, report, results_of
 from penstock.orchestration.health.broker_facts import BrokerFacts
-from penstock.orchestration.health.checks import Known
-from penstock.orchestration.health.figures import READ, WRITTEN, Report
+from penstock.orchestration.health.checks import TOTAL, Known
+from penstock.orchestration.health.figures import READ, SENTENCE, WRITTEN, Report
 from penstock.runtime.model.ids import TopicPartition
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -269,6 +269,16 @@ def test_nothing_is_reported_as_known_while_no_broker_answers() -> None:
     assert found.sentence.startswith("cannot be known: no broker answers at x:1; as last known: 1 task is paused: 0_4")
     assert found.instances["a-1"].state == found.total.state == "unknown" and found.total.lag is None
     assert not {kind for kind, _ in found.samples} & {READ, WRITTEN}, "the next rates are over the whole time"
+
+
+def test_a_drained_instance_is_a_change_although_the_sentence_is_about_a_paused_task_on_another() -> None:
+    drained = Instance(application="a", name="a-2", wanted=False, state="NOT_RUNNING", heartbeat_at=NOW, deaths=0)
+    before = known(paused("0_4", 1), instances=(instance(), instance("a-2")))
+    after = known(paused("0_4", 1), instances=(instance(), drained))
+    seen = {(SENTENCE, TOTAL): (NOW, reported(before).samples[SENTENCE, TOTAL])}
+    same, later = (reported(replace(facts, counters=seen)) for facts in (before, after))
+    assert same.sentence == later.sentence
+    assert (same.changed, later.changed) == (False, True)
 
 
 def test_rates_are_over_the_time_since_the_previous_look_and_a_sentence_is_new_once(control_plane: ControlPlane) -> None:
