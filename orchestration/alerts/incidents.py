@@ -250,7 +250,8 @@ def _partitions_alert(event: Event) -> NewAlert:
 
 
 def _recovery_ended(session: Session, application: Application, alert: Alert) -> str | None:
-    """Return why a recovery is over: the instance was RUNNING after it began; None if it was not."""
+    """Return why a recovery is over: the instance was RUNNING after it began, or a short one has ended without a change of its state; None
+    if it is not over."""
     began = session.get(Event, alerts.last_occurrence(session, alert))
     if began is None:
         return "its event is no longer known"
@@ -270,7 +271,10 @@ def _recovery_ended(session: Session, application: Application, alert: Alert) ->
             seconds = f" after {event.payload.get('records')} records in {event.payload.get('seconds')} s"
         elif event.payload.get("new") == State.RUNNING.value:
             return f"{began.instance} is RUNNING{seconds}"
-    return None
+    of_instance = (Event.application == application.id, Event.instance == began.instance, Event.kind == EventKind.INSTANCE_STATE.value)
+    last = session.scalars(select(Event).where(*of_instance).order_by(Event.sequence.desc()).limit(1)).first()
+    unchanged = seconds and last is not None and last.payload.get("new") == State.RUNNING.value
+    return f"{began.instance} is RUNNING{seconds}" if unchanged else None
 
 
 TABLE_DIFFERS, STATE_DIFFERS = "TABLE_DIFFERS", "STATE_DIFFERS"

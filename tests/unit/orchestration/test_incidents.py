@@ -120,6 +120,18 @@ def test_a_global_recovery_is_resolved_when_the_instance_is_running(story: Story
     assert alert.resolution == "a-1 is RUNNING after 3 records in 1 s"
 
 
+def test_a_recovery_so_short_that_the_instance_stayed_running_is_resolved_at_its_end(story: Story) -> None:
+    """A store that is rebuilt from a topic that is still empty is RESTORING for less than a turn."""
+    story.tell(EventKind.INSTANCE_STATE, {"old": "RESTORING", "new": "RUNNING", "pid": 7})
+    story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {"store": "airports", "topic": "airports", "partition": 0, "reason": "created again"})
+    story.react_globals()
+    assert story.alerts()[0].state == AlertState.OPEN.value
+    story.tell(EventKind.GLOBAL_RECOVERY_ENDED, {"store": "airports", "records": 0, "seconds": 0.4})
+    story.react_globals()
+    (alert,) = story.alerts()
+    assert (alert.state, alert.resolution) == (AlertState.RESOLVED.value, "a-1 is RUNNING after 0 records in 0.4 s")
+
+
 def test_recoveries_in_a_row_are_one_alert_that_says_so(story: Story) -> None:
     started: dict[str, object] = {"store": "airports", "topic": "airports", "partition": 0, "reason": "gone"}
     lost = {"lost": {"airports-0": {"from": 5, "to": 12}}, "current_ms": story.ms}
