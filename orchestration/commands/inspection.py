@@ -181,7 +181,7 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
         "instance": name,
         "wanted": desired is not None and desired.running,
         "state": state,
-        "ended": _end(name, launcher) if state in NOT_RUNNING else None,
+        "ended": _end(name, launcher, picture.heard_ms.get(name)) if state in NOT_RUNNING else None,
         "host": None if member is None else member.host,
         "process": None if member is None else member.pid,
         "heartbeat_ms": None if member is None else member.heartbeat_ms,
@@ -198,10 +198,14 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
     }
 
 
-def _end(name: str, launcher: Launcher | None) -> str | None:
-    """Return how the instance's last process ended, with the error. None if it still runs, was on another machine, or nothing is known."""
+def _end(name: str, launcher: Launcher | None, heard_ms: int | None) -> str | None:
+    """Return how the instance's last process ended, with the error. None if it still runs, was on another machine, or nothing is known.
+    `heard_ms`: time of the instance's last heartbeat."""
     process = None if launcher is None else launcher.last(name)
-    return None if launcher is None or process is None or process.alive else launcher.cause_of_end(process)
+    if launcher is None or process is None or process.alive:
+        return None
+    heard = None if heard_ms is None or heard_ms < process.created * 1000 else heard_ms / 1000
+    return launcher.cause_of_end(process, heard)
 
 
 def _missing_line(row: Row) -> Wrapped:

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ import penstock
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances.kernel_log import killed_for_memory
 from penstock.runtime.instance.precheck import Findings
 from penstock.runtime.instance.settings import ExitStatus, exit_path
 from penstock.runtime.instance.successor import RUN, SUCCESSOR
@@ -44,13 +46,12 @@ _children: list[subprocess.Popen[bytes]] = []
 """Children of this process: they stay zombies until their parent waits for them."""
 _BY_ITSELF = "with exit status"
 """Beginning of `end_of` for a process that no signal has ended."""
-_KERNEL_LOG = Path("/dev/kmsg")
 _CRASH = "Fatal Python error: "
 _STACK = ("  ", "Stack ", "Current thread ", "Thread ", "Extension modules: ")
+_SILENT_SECONDS = 300.0
+"""A process may be silent for so long before its end: one that swaps, or that reaches no broker."""
 _CRASH_LINES = 200
 """Number of lines at the end of a log in which a crash is looked for: `faulthandler` writes up to 100 of the stack."""
-_KERNEL_LINE_BYTES = 8_192
-_KERNEL_FIELDS = 3
 
 
 class LaunchError(ExpectedError):
@@ -282,9 +283,10 @@ class Launcher:
         except msgspec.DecodeError:
             return lines[-1]
 
-    def cause_of_end(self, process: Process) -> str | None:
-        """Return how a process ended and, if it ended by itself, its last words, which say why. None if nothing is known."""
-        how = self.end_of(process)
+    def cause_of_end(self, process: Process, heard: float | None = None) -> str | None:
+        """Return how a process ended and, if it ended by itself, its last words, which say why. None if nothing is known. `heard`: as in
+        `end_of`."""
+        how = self.end_of(process, heard)
         if how is None or not how.startswith(_BY_ITSELF):
             return how
         return f"{how}: {self.last_words(process.instance)}"
@@ -298,9 +300,20 @@ class Launcher:
         except OSError:
             return None
 
-    def end_of(self, process: Process) -> str | None:
+    def last_sign(self, process: Process, heard: float | None) -> float:
+        """Return the time of the last sign of life of a process: the last line of its log, its last heartbeat (`heard`), or its creation;
+        in seconds since the epoch."""
+        try:
+            logged = self._paths.log_path(process.instance).stat().st_mtime
+        except OSError:
+            logged = process.created
+        return max(process.created, logged, heard or 0.0)
+
+    def end_of(self, process: Process, heard: float | None = None) -> str | None:
         """Return how a process of an instance ended: its exit status or signal, or that the kernel killed it for lack of memory. None if
-        nothing is known: the process wrote no exit status, its parent is gone, and the kernel's log cannot be read or does not name it."""
+        nothing is known: the process wrote no exit status, its parent is gone, and the kernel's log cannot be read or does not name it.
+        `heard`: time of its last heartbeat in seconds since the epoch, if known: the kernel's word from long after it is about another
+        process with the same id."""
         status = next((child.poll() for child in _children if child.pid == process.pid), None)
         if status is not None and status >= 0:
             return f"{_BY_ITSELF} {status}"
@@ -311,8 +324,11 @@ class Launcher:
                 return f"{_BY_ITSELF} {left.status}"
         except (OSError, msgspec.DecodeError):
             pass  # it had no time to write it, or not all of it
-        if status in (None, -signal.SIGKILL) and _killed_for_memory(process):
-            return "killed by the kernel for lack of memory"
+        if status in (None, -signal.SIGKILL):
+            before = float("inf") if heard is None else self.last_sign(process, heard) + _SILENT_SECONDS
+            killed = killed_for_memory(process.pid, process.created - CLOCK_WOBBLE_SECONDS, before)
+            if killed is not None:
+                return f"killed by the kernel for lack of memory at {datetime.fromtimestamp(killed, UTC):%Y-%m-%d %H:%M:%S} UTC"
         if status is not None:
             return f"by {signal.Signals(-status).name}"
         crash = self._crash(process.instance)
@@ -409,31 +425,3 @@ def _wait_until_dead(process: Process, timeout_s: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _killed_for_memory(process: Process) -> bool:
-    """Return True if the kernel's log says that this process was killed for lack of memory. Often only root may read it."""
-    try:
-        log = os.open(_KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        while line := os.read(log, _KERNEL_LINE_BYTES):  # /dev/kmsg returns one record at a time
-            if any(_names(record, process) for record in line.decode(errors="replace").splitlines()):
-                return True
-    except OSError:  # BlockingIOError: the end of the log
-        pass
-    finally:
-        os.close(log)
-    return False
-
-
-def _names(record: str, process: Process) -> bool:
-    """Return True if a record of the kernel's log (`priority,sequence,microseconds since boot,flags;message`) says that this process was
-    killed. One from before its creation is of another process with the same id."""
-    head, _, message = record.partition(";")
-    fields = head.split(",")
-    if f"Killed process {process.pid} " not in message or len(fields) < _KERNEL_FIELDS or not fields[2].isdigit():
-        return False
-    at = time.time() - time.monotonic() + int(fields[2]) / 1e6
-    return at > process.created - CLOCK_WOBBLE_SECONDS

@@ -94,15 +94,18 @@ def is_being_started(row: Instance, last: Process | None, at: datetime) -> bool:
 def _count_death(session: Session, row: Instance, dead: Process, launcher: Launcher, at: datetime) -> None:
     if row.dead_process == dead.key:
         return
-    lived = at - datetime.fromtimestamp(dead.created, UTC)
+    created = datetime.fromtimestamp(dead.created, UTC)
+    heard = None if row.heartbeat_at is None or row.heartbeat_at < created else row.heartbeat_at.timestamp()
+    # until its last sign of life: its death may be noticed much later
+    lived = datetime.fromtimestamp(launcher.last_sign(dead, heard), UTC) - created
     row.deaths = 1 if lived > HEALTHY else row.deaths + 1
     row.died_at, row.dead_process = at, dead.key
-    cause = launcher.cause_of_end(dead)
+    cause = launcher.cause_of_end(dead, heard)
     detail: dict[str, object] = {
         "pid": dead.pid,
-        "ended": launcher.end_of(dead) or "nothing is known: a signal such as SIGKILL, or a crash",
+        "ended": launcher.end_of(dead, heard) or "nothing is known: a signal such as SIGKILL, or a crash",
         "deaths": row.deaths,
-        "lived_at_most_s": round(lived.total_seconds()),  # until its death was noticed
+        "lived_at_most_s": round((at - created).total_seconds()),  # until its death was noticed
         "log_end": "\n".join(launcher.log_end(row.name) or [launcher.last_words(row.name)]),
     }
     audit.record(session, incidents.ACTOR, "instance died", at=at, application=row.application, instance=row.name, detail=detail)

@@ -19,6 +19,7 @@ from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, AlertState, Instance
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances import kernel_log as kernel_log_module
 from penstock.orchestration.instances import launcher
 from penstock.orchestration.instances.launcher import Launcher, LaunchError, Process
 from penstock.orchestration.instances.supervision import Verdict, examine_instance, wait_before_start
@@ -90,6 +91,11 @@ class World:
         self.at += timedelta(seconds=1)
         created = msgspec.structs.replace(process, created=self.at.timestamp())
         self.paths.process_path("a-1").write_bytes(msgspec.json.encode(created))
+
+    def heard(self, seconds: float) -> None:
+        """It sent its last heartbeat so long after now."""
+        with self.control_plane.writing() as session:
+            writer.instance_row(session, "a", "a-1").heartbeat_at = self.at + timedelta(seconds=seconds)
 
     @property
     def row(self) -> Instance:
@@ -174,14 +180,49 @@ def test_a_death_says_what_is_known(world: World, process: Callable[[], Process]
     assert world.launcher.end_of(failed) is None, "it is of another process with the same id"
 
 
-def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By id and time: a record from before its creation is of another process with the same id."""
-    log, now = tmp_path / "kmsg", time.time()
-    killed_us = round((time.monotonic() - 60) * 1e6)
-    log.write_text(f"6,1,2,-;x\n6,2,{killed_us},-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB\n")
-    monkeypatch.setattr("penstock.orchestration.instances.launcher._KERNEL_LOG", log)
-    ends = [Launcher(paths).end_of(Process(instance="a-1", pid=pid, created=now - age)) for pid, age in ((4711, 90), (4711, 30), (471, 90))]
-    assert ends == ["killed by the kernel for lack of memory", None, None]
+@pytest.fixture
+def kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Writes what the kernel says of process 4711, so many seconds ago, in the namespace of its ids."""
+
+    def write(ago: float = 60, priority: int = 3, namespace: str = "pid:[4026531836]") -> None:
+        log, link, killed_us = tmp_path / "kmsg", tmp_path / "ns", round((time.monotonic() - ago) * 1e6)
+        log.write_text(f"6,1,2,-;x\n{priority},2,{killed_us},-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB\n")
+        link.unlink(missing_ok=True)
+        link.symlink_to(namespace)
+
+    monkeypatch.setattr(kernel_log_module, "_LOG", tmp_path / "kmsg")
+    monkeypatch.setattr(kernel_log_module, "_NAMESPACE", tmp_path / "ns")
+    write()
+    return write
+
+
+def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, kernel_log: Callable[..., None]) -> None:
+    """By id and time: a record from before its creation, or from long after its last sign of life, is of another process with its id."""
+    now = time.time()
+
+    def end(pid: int = 4711, age: float = 90, heard: float | None = None) -> str | None:
+        return Launcher(paths).end_of(Process(instance="a-1", pid=pid, created=now - age), heard)
+
+    killed = end()
+    assert killed is not None
+    at = datetime.strptime(killed, "killed by the kernel for lack of memory at %Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+    assert abs(at.timestamp() - (now - 60)) < 10
+    assert (end(age=30), end(pid=471)) == (None, None)
+    assert end(age=7200, heard=now - 90) == killed
+    assert end(age=7200, heard=now - 3600) is None
+    log = paths.log_path("a-1")
+    log.parent.mkdir(parents=True)
+    log.touch()
+    assert end(age=7200, heard=now - 3600) == killed, "it reached no broker, and wrote to its log"
+
+
+def test_only_the_kernel_itself_is_believed_and_only_where_it_has_our_ids(paths: ProjectPaths, kernel_log: Callable[..., None]) -> None:
+    """Root may write lines to its log, which have another facility. In a container the ids in it are the host's."""
+    dead = Process(instance="a-1", pid=4711, created=time.time() - 90)
+    kernel_log(priority=1 << 3 | 3)
+    assert Launcher(paths).end_of(dead) is None
+    kernel_log(namespace="pid:[4026532198]")
+    assert Launcher(paths).end_of(dead) is None
 
 
 def test_a_stop_on_purpose_and_a_healthy_life_end_the_series_of_deaths(world: World, process: Callable[[], Process]) -> None:
@@ -200,10 +241,23 @@ def test_a_stop_on_purpose_and_a_healthy_life_end_the_series_of_deaths(world: Wo
 
 
 def test_having_run_for_long_enough_makes_it_healthy(world: World, process: Callable[[], Process]) -> None:
-    for seconds in (1, 400):
-        world.died(process())
-        world.tick(seconds)
+    world.died(process())
+    world.tick()
+    world.died(process())
+    world.heard(400)
+    world.tick(500)
     assert world.row.deaths == 1
+
+
+def test_a_death_that_is_noticed_late_continues_the_series(world: World, process: Callable[[], Process]) -> None:
+    """Nothing looked for ten minutes; the instance lived for one of them."""
+    for _ in range(3):
+        world.died(process())
+        world.heard(60)
+        world.tick(600)
+    (alert,) = world.alerts
+    assert (world.row.deaths, alert.severity) == (3, "ERROR")
+    assert "died (3 times in a row)" in alert.title
 
 
 def test_the_longest_wait_is_five_minutes() -> None:
