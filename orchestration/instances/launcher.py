@@ -230,7 +230,8 @@ class Launcher:
                 )
             except subprocess.TimeoutExpired as error:
                 raise LaunchError(f"{application.factory} was not checked within {_CHECK_SECONDS:.0f} s: does it wait?") from error
-        for line in reversed(done.stdout.splitlines()):  # the user's code may print when the process exits
+        lines = done.stdout.split("\n")  # `splitlines` would also split the answer at U+2028
+        for line in reversed(lines):  # the user's code may print when the process exits
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(line, type=Findings)
         said = (done.stderr or done.stdout).strip()[-2000:] or "without a word"

@@ -22,6 +22,7 @@ A field is a node under "type" with "required" (reading fails without it), "omit
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
@@ -268,6 +269,8 @@ def _opaque(schema: object) -> Node:
 
 
 _Node = dict[str, object]
+_MOST_FLAGS = 1024
+"""Most combinations of flags that a schema lists."""
 _JSON_FORMATS: Mapping[type[mi.Type], str] = {
     mi.DateTimeType: "date-time",
     mi.DateType: "date",
@@ -311,6 +314,9 @@ def _mark(info: mi.Type, node: object, definitions: _Node, seen: set[str]) -> No
         limits = {LEAST_BYTES: info.min_length, MOST_BYTES: info.max_length}
         node.update({name: limit for name, limit in limits.items() if limit is not None})
         return
+    if isinstance(info, mi.EnumType) and issubclass(info.cls, enum.Flag):
+        _mark_flags(info.cls, node)
+        return
     if isinstance(info, mi.SetType | mi.FrozenSetType):
         node[SET] = True
     if isinstance(info, mi.DictType) and (names := _names(info.key_type)) is not None:
@@ -320,6 +326,25 @@ def _mark(info: mi.Type, node: object, definitions: _Node, seen: set[str]) -> No
         cast(_Node, cast(_Node, node["properties"])[info.tag_field])["default"] = info.tag
     for inner, part in _parts(info, node):
         _mark(inner, part, definitions, seen)
+
+
+def _mark_flags(cls: type[enum.Flag], node: _Node) -> None:
+    """Describe flags, whose combinations are values too. (Negative numbers mean other values than they say, so they do not fit.)"""
+    boundary = getattr(cls, "_boundary_", enum.STRICT)
+    values = 2 ** max((int(member.value).bit_length() for member in cls), default=0)
+    if boundary is enum.KEEP:
+        del node["enum"]
+        node.update(type="integer", minimum=0)
+    elif boundary is enum.STRICT and values <= _MOST_FLAGS:
+        node["enum"] = [value for value in range(values) if _is_flags(cls, value)]
+
+
+def _is_flags(cls: type[enum.Flag], value: int) -> bool:
+    try:
+        cls(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _parts(info: mi.Type, node: _Node) -> Iterator[tuple[mi.Type, object]]:
@@ -380,4 +405,7 @@ def _names(info: mi.Type) -> _Node | None:
             return {"enum": [member.value for member in info.cls]}
         case mi.LiteralType():
             return {"enum": list(info.values)}
+        case mi.UnionType():
+            members = list(map(_names, info.types))
+            return {"anyOf": members} if None not in members else None
     return {"type": "string", "format": _JSON_FORMATS[type(info)]} if type(info) in _JSON_FORMATS else None

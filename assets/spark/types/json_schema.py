@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from types import GenericAlias
 from typing import Literal, Union, cast
 
@@ -80,17 +80,24 @@ _LIMITS: Mapping[str, Mapping[str, str]] = {
     "object": {"minProperties": "min_length", "maxProperties": "max_length"},
 }
 """Constraint keywords of JSON Schema, by type, and those of `msgspec.Meta`."""
+_CONSTRAINTS = {"additionalItems", *chain.from_iterable(_LIMITS.values())}
+"""Keywords that only restrict values. (`additionalProperties` also names a type; if it is false, it only restricts them.)"""
 _LEAST, _LARGEST = -(2**63), 2**63 - 1
 
 
-def shape_of(schema: Schema, any_type: Shape = TEXT) -> tuple[Shape, bool]:
-    """Return the shape of a JSON Schema, and whether it may be null. `any_type` is used for values without a type of their own."""
-    return _Reader(schema, any_type).shape(schema)
+def shape_of(schema: Schema, any_type: Shape = TEXT, *, validated: bool = False) -> tuple[Shape, bool]:
+    """Return the shape of a JSON Schema, and whether it may be null. `any_type` is used for values without a type of their own.
+
+    `validated`: a validator checks each value too, so the shape only converts it. Its program may read a `number` as an integer, which must
+    be exactly a DOUBLE.
+    """
+    return _Reader(schema, any_type, validated).shape(schema)
 
 
 class _Reader:
-    def __init__(self, root: Schema, any_type: Shape) -> None:
+    def __init__(self, root: Schema, any_type: Shape, validated: bool) -> None:
         self._root = root
+        self._validated = validated
         self._has_sets = _has_sets(root)
         self._any = any_type
         self._inside: list[str] = []
@@ -99,6 +106,8 @@ class _Reader:
     def shape(self, schema: object) -> tuple[Shape, bool]:
         if not isinstance(schema, Mapping) or not schema:
             return self._any, True
+        if self._validated:
+            schema = {word: value for word, value in schema.items() if word not in _CONSTRAINTS}
         if (name := schema.get("$ref")) is not None:
             return self._referred(str(name))
         for union in ("anyOf", "oneOf"):
@@ -123,6 +132,8 @@ class _Reader:
             case "string":
                 known = _OF_STRINGS.get(str(schema.get("format")))
                 return _within(STRING, schema) if known is None else _in_zone(known, schema), False
+            case "number" if self._validated:
+                return Number(int | float), False
             case str() if kind in _SIMPLE:
                 return _within(_SIMPLE[kind], schema), kind == "null"
         return self._any, True
@@ -166,7 +177,7 @@ class _Reader:
         if not present:
             return NOTHING, True
         of_tag = str(discriminator["propertyName"]) if isinstance(discriminator, Mapping) else None
-        types = [self._exact(member) if of_tag is None else self._tagged(member, of_tag) for member in present]
+        types = [self._member(member) if of_tag is None else self._tagged(member, of_tag) for member in present]
         exact: PythonType = cast(PythonType, Union).__getitem__(tuple(types))  # not every annotation supports `|`
         return self._text(or_none(exact) if null else exact), True
 
@@ -180,11 +191,29 @@ class _Reader:
         found = [limited(types[kind], _limits_of(kind, alike[0]) if len(alike) == 1 else None) for kind, alike in of.items() if alike]
         return Number(cast(PythonType, Union).__getitem__(tuple(found)))
 
+    def _referenced(self, member: Schema) -> Schema:
+        return cast(Schema, self._found(str(member["$ref"]))) if "$ref" in member else member
+
+    def _member(self, member: Schema) -> PythonType:
+        """Return the type of a union's member. Arrays are distinguished by a tag, which is their first item."""
+        if "$ref" not in member or member["$ref"] in self._inside:
+            return self._exact(member)
+        schema = self._referenced(member)
+        first = schema.get("prefixItems")
+        tags = cast("Sequence[Mapping[str, Sequence[str | int]]]", first)[0].get("enum", ()) if isinstance(first, list) and first else ()
+        if schema.get("type") != "array" or len(tags) != 1:
+            return self._exact(member)
+        self._inside.append(str(member["$ref"]))
+        try:
+            return self._row(cast("Sequence[Schema]", first)[1:], schema, tags[0])
+        finally:
+            self._inside.pop()
+
     def _tagged(self, member: Schema, name: str) -> PythonType:
         """Return one of several objects that a tag of this name distinguishes."""
-        schema = self._found(str(member["$ref"])) if "$ref" in member else member
+        schema = self._referenced(member)
         shape, _ = self.shape(member)
-        tag = cast("Mapping[str, Mapping[str, Sequence[str | int]]]", cast(Schema, schema)["properties"]).get(name, {}).get("enum")
+        tag = cast("Mapping[str, Mapping[str, Sequence[str | int]]]", schema["properties"]).get(name, {}).get("enum")
         if isinstance(shape, Struct) and tag:
             return shape.tagged(name, tag[0])
         return shape.exact
@@ -192,6 +221,8 @@ class _Reader:
     def _enumerated(self, values: Sequence[object]) -> tuple[Shape, bool]:
         present = [value for value in values if value is not None]
         null = len(present) < len(values)
+        if not present:
+            return NOTHING, True
         if present and all(isinstance(value, str) for value in present):
             return Scalar(Literal[tuple(present)], T.StringType()), null
         if present and all(isinstance(value, int) and not isinstance(value, bool) for value in present):
@@ -210,7 +241,9 @@ class _Reader:
             fields = [
                 self._field(name, column, properties[name], name in required) for name, column in zip(properties, columns, strict=True)
             ]
-            return Struct(fields, closed=others is False)
+            return Struct(fields, closed=others is False and not self._validated)
+        if isinstance(properties, Mapping) and not isinstance(others, Mapping) and not self._validated and "required" in schema:
+            return self._text(Struct((), closed=others is False).exact)  # a class without fields
         limits = _limits_of("object", schema)
         if isinstance(others, Mapping) and others:
             return MapOf(*self.shape(others), self._name(schema.get("propertyNames")), limits)
@@ -220,6 +253,8 @@ class _Reader:
         """Return the type of a map's keys."""
         if not isinstance(schema, Mapping):
             return str
+        if isinstance(members := schema.get("anyOf"), list):
+            return cast(PythonType, Union).__getitem__(tuple(map(self._name, members)))
         if (known := _NAMES.get(str(schema.get("format")))) is not None:
             return known
         shape, _ = self.shape({"type": "string", **schema})
@@ -249,16 +284,17 @@ class _Reader:
             return ListOf(*self.shape(first[0]), limits)
         return self._text(self._row(first, schema))
 
-    def _row(self, items: Sequence[Schema], schema: Schema) -> PythonType:
-        """Return the type of an array whose positions have different types; items from `minItems` on may be missing."""
+    def _row(self, items: Sequence[Schema], schema: Schema, tag: str | int | None = None) -> PythonType:
+        """Return the type of an array whose positions have different types; items from `minItems` on may be missing. A tag is before
+        them."""
         least, most = schema.get("minItems"), schema.get("maxItems")
-        required = least if isinstance(least, int) else 0
+        required = (least if isinstance(least, int) else 0) - (tag is not None)
         fields = [
             (f"f{place}", self._exact(item), *([] if place < required else [None]))  # a default
             for place, item in enumerate(items)
         ]
         return msgspec.defstruct(
-            "Row", fields, array_like=True, forbid_unknown_fields=most is not None, frozen=True, gc=False, module=__name__
+            "Row", fields, array_like=True, forbid_unknown_fields=most is not None, frozen=True, gc=False, module=__name__, tag=tag
         )
 
 

@@ -33,7 +33,7 @@ from penstock.runtime.serdes.columns import BYTE, INT64, leading, trailing, with
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP
 from penstock.runtime.serdes.serde import RegistrySchema
 
-UNFIT = (ValueError, OverflowError, TypeError, struct.error, msgspec.MsgspecError, RecursionError, EOFError, IndexError)
+UNFIT = (ValueError, ArithmeticError, TypeError, struct.error, msgspec.MsgspecError, RecursionError, EOFError, LookupError)
 """Errors that malformed bytes may raise. (pa.ArrowInvalid is a ValueError.)"""
 AROUND = ("list_of", "time_windowed", "session_windowed", "join_key")
 """Wrapping serdes: they have the schema of the inner serde, but other bytes around its output."""
@@ -278,7 +278,8 @@ def _json_schema_format(text: str) -> Format:
 
     schema = msgspec.json.decode(text)
     validate = validator_for(schema)(schema).validate
-    inner = json_format(*shape_of(schema))
+    inner = json_format(*shape_of(schema, validated=True))
+    of_objects, _ = shape_of(schema, Text(object), validated=True)
 
     def read(data: pa.BinaryArray) -> pa.Array:
         values = _without_id(data)
@@ -289,7 +290,17 @@ def _json_schema_format(text: str) -> Format:
                 raise ValueError(f"{error.message} - at `{error.json_path}`") from error
             except Unresolvable:  # it references another schema, which only the registry has
                 break
-        return inner.read(values)
+        try:
+            return inner.read(values)
+        except UNFIT as error:
+            if len(values) != 1 or not values[0].is_valid:
+                raise
+            # The serde parses by `json`, which reads more than msgspec: NaN, infinities and 1e400, UTF-16, a byte order mark.
+            found = json.loads(values[0].as_py())
+            try:
+                return of_objects.array([None if found is None else msgspec.convert(found, of_objects.python)])
+            except UNFIT:
+                raise error from None
 
     return Format(inner.spark, read)
 
@@ -327,7 +338,7 @@ def _avro_format(registry: RegistrySchema) -> Format:
     from fastavro.read import SchemaResolutionError
 
     reader = _avro_schema(registry.text)
-    shape, _ = shape_of(as_json_schema(_avro_json(registry.text)), Text(object))
+    shape, _ = shape_of(as_json_schema(reader), Text(object))
     writers: dict[int, _AvroSchema] = {}
 
     def writer_of(number: int) -> _AvroSchema:

@@ -9,6 +9,7 @@ the values of a column joined to one JSON list. It is no faster, and `{"n":2` an
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -140,7 +141,7 @@ class Text(Shape):
 
     def _text(self, value: object) -> str | None:
         if not isinstance(value, msgspec.Raw):  # from Avro: an object, not JSON
-            plain = msgspec.to_builtins(value)
+            plain = _without_infinities(msgspec.to_builtins(value))
             return plain if plain is None or isinstance(plain, str) else msgspec.json.encode(plain).decode()
         data = bytes(value).strip()
         if not data:  # a missing field
@@ -177,6 +178,18 @@ class Text(Shape):
 
         read = json.loads(data, object_pairs_hook=of_object)
         return twice or (self._sets and _items_in(read) != _items_in(msgspec.to_builtins(found)))
+
+
+def _without_infinities(value: object) -> object:
+    """Return an object with NaN and infinities as text: JSON has neither, and msgspec writes null, another value."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name: _without_infinities(each) for name, each in value.items()}
+        case list():
+            return list(map(_without_infinities, value))
+    return value
 
 
 def _names_in(found: object) -> int:

@@ -295,10 +295,11 @@ LOGS = "import atexit, os, sys, time\ndef say(): print('{\"level\": \"info\"}', 
     ("code", "problem", "refused"),
     [
         ("atexit.register(say)\nraise SystemExit(0)\n", "SystemExit: 0", ""),
+        ("raise ValueError('one\\u2028two\\x85three')\n", "ValueError: one\u2028two\x85three", ""),
         ("os._exit(0)\n", "", "m:f cannot be checked: the process ended with status 0: "),
         ("time.sleep(600)\n", "", r"m:f was not checked within 5 s: does it wait\?"),
     ],
-    ids=["prints JSON at its end", "ends the process", "hangs"],
+    ids=["prints JSON at its end", "raises line separators", "ends the process", "hangs"],
 )
 def test_a_check_believes_no_output_of_the_users_code_and_does_not_wait_for_ever(
     paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, code: str, problem: str, refused: str

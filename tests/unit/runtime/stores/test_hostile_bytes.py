@@ -58,6 +58,28 @@ class Row(msgspec.Struct, array_like=True):
     y: str = "y"
 
 
+class FirstRow(msgspec.Struct, array_like=True, tag="first"):
+    x: int
+    more: list[int] = []
+
+
+class SecondRow(msgspec.Struct, array_like=True, tag="second"):
+    x: str
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """A class without fields."""
+
+
+class TaggedNothing(msgspec.Struct, forbid_unknown_fields=True, tag=True):
+    """A class without fields beside its tag."""
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 4
+
+
 class Pair(NamedTuple):
     x: int
     y: str
@@ -230,7 +252,8 @@ GOOD_JSON = [b'{"n":1}', b'{"n":2,"total":2.0}', b"{}", b"[1]", b"1", b'"a"', b"
 JSON_KINDS: list[Any] = [
     Total, dict[str, int], dict[int, int], list[int], list[A | B], A | B, A | B | None, A | int, int, str, float, bool, int | str,
     int | None, list[int | str], dict[str, Any], dict, list, tuple[int, str], Row, Pair, Part, datetime, Colour, Decimal, Any,
-    Literal["a", 1], dict[str, list[dict[str, float]]], date | int, Everything,
+    Literal["a", 1], dict[str, list[dict[str, float]]], date | int, Everything, FirstRow | SecondRow, list[FirstRow | SecondRow | None],
+    Nothing, TaggedNothing | A, dict[int | float, int], dict[Decimal | int, int], Literal[None],
 ]  # fmt: skip
 
 
@@ -274,6 +297,23 @@ def test_each_field_fits_if_the_program_reads_it(fields: dict[str, object], want
     decoder = Decoder.of(layout, schemas, columns=[wanted, "_malformed"])
     (cell,) = decoder.batch(0, StoreRows(pa.array([bytes(8)], pa.binary()), pa.array([row], pa.binary()))).to_pylist()
     assert (cell["_malformed"] is None) == readable(serde.deserializer("topic"), row), cell
+
+
+OF_TYPES: list[tuple[Any, bytes, object]] = [
+    (FirstRow | SecondRow, b'["first",1]', '["first",1]'), (FirstRow | SecondRow, b'["second",1]', None),
+    (FirstRow | SecondRow, b'["third",1]', None), (FirstRow | SecondRow, b"5", None), (Nothing, b"{}", "{}"), (Nothing, b'{"x":1}', None),
+    (dict[int | float, int], b'{"1":2}', [("1", 2)]), (dict[int | float, int], b'{"a":2}', None), (Literal[None], b"5", None),
+    (Rights, b"0", 0), (Rights, b"5", 5), (Rights, b"2", None), (Rights, b"8", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "row", "cell"), OF_TYPES, ids=str)
+def test_types_that_json_schema_describes_in_part(kind: type[object], row: bytes, cell: object) -> None:
+    """A cell that is None is one of a malformed row: the program refuses the value too."""
+    serde = serdes.json(kind)
+    found, wrong = cells(of_serde(serde), [row])
+    assert found == [cell] and bool(wrong) == (cell is None)
+    assert readable(serde.deserializer("topic"), row) == (cell is not None)
 
 
 def test_two_broken_rows_never_make_two_good_ones() -> None:
@@ -357,6 +397,77 @@ def test_avro_fits_exactly_if_the_serde_reads_it(data: st.DataObject) -> None:
             continue
         assert readable(read, row), row
         assert same(cells(form, [row])[0][0], found[place])
+
+
+def record(name: str, **fields: object) -> dict[str, object]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields.items()]}
+
+
+def test_an_avro_type_is_known_by_its_name_and_namespace() -> None:
+    """By the short name alone, `later` would be read as the second class: its text would be missing, without a word."""
+    kind = record("Top", one=record("a.X", p="int", q="string"), two=record("b.X", p="int"), later="a.X")
+    serde: Serde[Any] = serdes.avro(f"mock://{uuid.uuid4()}", json.dumps(kind))
+    value = {"one": {"p": 1, "q": "x"}, "two": {"p": 2}, "later": {"p": 3, "q": "y"}}
+    rows = written(serde, value)
+    assert cells(of_serde(serde), rows) == ([serde.deserializer("topic")(rows[0])], {}) == ([value], {})
+
+
+def test_an_avro_logical_type_on_another_type_is_ignored_as_the_serde_ignores_it() -> None:
+    price = {"type": "fixed", "name": "Price", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+    text, number = {"type": "string", "logicalType": "date"}, {"type": "int", "logicalType": "timestamp-millis"}
+    serde: Serde[Any] = serdes.avro(
+        f"mock://{uuid.uuid4()}", json.dumps(record("Top", text=text, number=number, price=price, other="Price"))
+    )
+    value = {"text": "ab", "number": 5, "price": Decimal("1.25"), "other": Decimal("2.5")}
+    rows = written(serde, value)
+    assert cells(of_serde(serde), rows) == ([value], {})
+
+
+def test_an_error_of_the_avro_reader_is_one_of_its_row() -> None:
+    """A decimal without a precision can be written and never be read: KeyError."""
+    kind = record("Top", amount={"type": "bytes", "logicalType": "decimal"})
+    serde: Serde[Any] = serdes.avro(f"mock://{uuid.uuid4()}", json.dumps(kind))
+    rows = written(serde, {"amount": b"x"})
+    assert not readable(serde.deserializer("topic"), rows[0])
+    assert list(cells(of_serde(serde), rows)[1]) == [0]
+
+
+def test_nan_and_infinities_in_the_text_of_an_avro_union_are_not_null() -> None:
+    kind = record("Top", either=["null", "string", "double", {"type": "array", "items": "double"}])
+    serde: Serde[Any] = serdes.avro(f"mock://{uuid.uuid4()}", json.dumps(kind))
+    values = [float("nan"), float("-inf"), [1.5, float("inf")], None]
+    texts = ["NaN", "-Infinity", '[1.5,"Infinity"]', None]
+    rows = written(serde, *({"either": each} for each in values))
+    assert cells(of_serde(serde), rows) == ([{"either": each} for each in texts], {})
+
+
+NUMBERS = """{"type": "object", "properties": {"n": {"type": "number"}, "tenths": {"type": "number", "multipleOf": 0.1}, "any": {}},
+  "patternProperties": {"^x": {}}, "additionalProperties": false}"""
+
+
+@pytest.mark.parametrize(
+    ("row", "cell"),
+    [
+        (b'{"n":NaN}', {"n": float("nan"), "tenths": None, "any": None}),
+        (b'{"tenths":1.1}', {"n": None, "tenths": 1.1, "any": None}),
+        (b'{"x1":5}', {"n": None, "tenths": None, "any": None}),
+        (b'{"y1":5}', None),
+        (b'\xef\xbb\xbf{"n":1}', {"n": 1.0, "tenths": None, "any": None}),
+        ('{"any":[1, "ä"]}'.encode("utf-16"), {"n": None, "tenths": None, "any": '[1,"ä"]'}),
+        (b'{"any":[1, 1e999]}', {"n": None, "tenths": None, "any": '[1,"Infinity"]'}),
+        (b'{"any":[1, 2]}', {"n": None, "tenths": None, "any": "[1, 2]"}),
+        (b'{"any":"\\ud800"}', None),  # Spark cannot hold it
+        (b'{"n":9007199254740993}', None),  # nor this integer in a DOUBLE
+    ],
+    ids=repr,
+)
+def test_json_of_a_registry_is_read_as_the_serde_parses_it(row: bytes, cell: object) -> None:
+    """Confluent's deserializer parses by `json`, which reads more than msgspec, and validates by jsonschema."""
+    serde: Serde[Any] = serdes.json_schema("mock://parsed", NUMBERS)
+    data = written(serde, {})[0][:5] + row
+    found, wrong = cells(of_serde(serde), [written(serde, {})[0], data])
+    assert same(found[1], cell) and list(wrong) == ([1] if cell is None else [])
+    assert readable(serde.deserializer("topic"), data) == (cell is not None or b"y1" not in row)
 
 
 @settings(max_examples=50, deadline=None)
