@@ -59,6 +59,7 @@ def observations(
             "2 instances": _instances(report),
             "3 as of": dg.MetadataValue.timestamp(report.at),
             **live_metadata.numbers(report.total.numbers),
+            "records_per_s_of": dg.MetadataValue.text(report.rates_of),
         },
     )
     for name, figures in report.instances.items():

@@ -7,7 +7,9 @@ import shlex
 
 from penstock.orchestration.alerts import raw_bytes
 from penstock.orchestration.database.models import Alert, AlertState
+from penstock.runtime.model.clock import from_ms
 
+_TIMES = ("since_ms", "timestamp_ms")
 _CODE = "the code was wrong: deploy the fix, then"
 
 
@@ -29,6 +31,8 @@ def facts(alert: Alert) -> dict[str, str]:
             part = name.removesuffix("_base64")
             shown[part] = raw_bytes.decoded(data)
             shown[f"{part}_hex"] = raw_bytes.hex_dump(data)
+        elif name in _TIMES and (at := _time(value)) is not None:
+            shown[name.removesuffix("_ms")] = at
         elif isinstance(value, dict):
             shown[name] = "\n".join(f"{key}: {entry}" for key, entry in value.items())
         else:
@@ -36,7 +40,15 @@ def facts(alert: Alert) -> dict[str, str]:
     return shown
 
 
-_RECORD = ("topic", "partition", "offset", "timestamp_ms", "left_out_bytes", "value_bytes")
+def _time(value: object) -> str | None:
+    """Format milliseconds since the epoch; None for what is no time: a producer may write any number."""
+    try:
+        return f"{from_ms(value):%Y-%m-%d %H:%M:%S} UTC" if isinstance(value, int) and value >= 0 else None
+    except OverflowError:
+        return None
+
+
+_RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "left_out_bytes", "value_bytes")
 _WHY = ("error_type", "error", "location", "reason", "why", "ended", "node", "part", "serde", "field", "byte")
 _FIRST_BYTES = 64
 """Bytes of a key or value in the sections of an alert; `facts` has more."""

@@ -30,7 +30,19 @@ from penstock.runtime.model.errors import StreamsConfigError
 _LEFT_OUT = "…"
 _OF_RECORDS = ("key", "value", "headers", "differences", "stack", "log_end")
 """Facts with content of records; a stack has lines of the program, which may be confidential too, as may a log."""
-_OF_NO_RECORD = ("topic", "partition", "offset", "timestamp_ms", "error_type", "tasks", "value_bytes", "left_out_bytes", "since_ms")
+_OF_NO_RECORD = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_ms",
+    "error_type",
+    "tasks",
+    "value_bytes",
+    "left_out_bytes",
+    "since",
+    "since_ms",
+)
 """Facts without content of records. So are all of `ErrorDetails`."""
 _AFTER_COORDINATES = re.compile(r"(\S+-\d+@\d+(?:, at .+?:\d+ in [^\s:]+)?[^:]*:)(\s*[A-Za-z_][\w.]*:(?=\s))?.*", re.DOTALL)
 _DETAILS = frozenset(field.name for field in fields(ErrorDetails))

@@ -14,7 +14,6 @@ from threading import Lock
 from penstock.orchestration.alerts import raw_bytes
 from penstock.orchestration.alerts.launchpad import launchpad_path
 from penstock.orchestration.board.difference import Document
-from penstock.orchestration.board.rates import Rates
 from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.drawing.flow import Flow, flow
 from penstock.orchestration.drawing.live import lags, newest_call_sites, newest_text
@@ -22,7 +21,8 @@ from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
 from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
-from penstock.orchestration.kafka.observer import FREQUENT, CoordinationLog, Picture
+from penstock.orchestration.kafka.observer import FREQUENT, CoordinationLog, Flows, Picture
+from penstock.orchestration.kafka.rates import Rates
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.coordination.records import GlobalStoreReport, Member, PausedAt, Reset, TaskReport, Tombstone
 from penstock.runtime.model.events import Event, EventKind
@@ -81,13 +81,8 @@ class BoardState:
         """Apply a record of the coordination topic."""
         with self._lock:
             record = self._log.apply(key, value)
-            if isinstance(record, Member):
-                for task, report in record.tasks.items():
-                    count = report.offset_sum if report.kind is TaskKind.ACTIVE else report.position
-                    self._rates.add((record.identity, task), count, record.heartbeat_ms)
-            elif isinstance(record, Tombstone):
+            if isinstance(record, Tombstone):
                 self._rows.pop(record.id, None)
-                self._rates.keep(lambda key: not (isinstance(key, tuple) and key[0] == record.id))
             elif isinstance(record, Reset) and record.ended:
                 self._forget_before(record.at_ms)
 
@@ -164,7 +159,7 @@ class BoardState:
 
     def _document(self, now_ms: int) -> Document:
         picture = self._log.picture(self._partitions)
-        instances, members = self._instances(picture)
+        instances, members = self._instances(picture, now_ms)
         tasks: dict[str, Document] = {}
         for member in members:
             tasks.update(self._task_rows(member, now_ms))
@@ -214,7 +209,7 @@ class BoardState:
         known = [rate for place in places if (rate := self._rates.per_second((counter, place), now_ms)) is not None]
         return sum(known) if known else None
 
-    def _instances(self, picture: Picture) -> tuple[dict[str, Document], list[Member]]:
+    def _instances(self, picture: Picture, now_ms: int) -> tuple[dict[str, Document], list[Member]]:
         """Return the row of each instance, and the newest record of each worker that runs."""
         newest: dict[tuple[str, int], Member] = {}
         for member in picture.members.values():
@@ -233,6 +228,7 @@ class BoardState:
             running = state not in (*NOT_RUNNING, "stopped")
             if running:
                 living += own
+            flows = Flows.together(self._log.flows(each, now_ms) for each in own) if running else Flows()
             last = max(own, key=lambda member: member.heartbeat_ms, default=None)
             rows[name] = _present(
                 state=state,
@@ -242,6 +238,8 @@ class BoardState:
                 workers=len(own) or None,
                 rack=None if last is None else last.rack or None,
                 memory=sum(member.memory.get(RESIDENT, 0) for member in own) or None,
+                read=None if flows.read is None else _rounded(flows.read),
+                written=None if flows.written is None else _rounded(flows.written),
                 heard_ms=picture.heard_ms.get(name),
                 leads=(picture.assignment is not None and picture.assignment.leader in {member.identity for member in own}) or None,
             )
@@ -250,7 +248,7 @@ class BoardState:
     def _task_rows(self, member: Member, now_ms: int) -> dict[str, Document]:
         """Return the rows of a worker's tasks, by task and instance; the same objects as before unless the worker has reported again."""
         known = self._rows.get(member.identity)
-        fresh = any(self._rates.per_second((member.identity, task), now_ms) is not None for task in member.tasks)
+        fresh = any(self._log.rate(member, task, now_ms) is not None for task in member.tasks)
         if known is not None and known[0] is member and known[1] == fresh:
             return known[2]
         rows = {f"{task}@{member.instance}": self._task_row(member, task, report, now_ms) for task, report in member.tasks.items()}
@@ -258,7 +256,7 @@ class BoardState:
         return rows
 
     def _task_row(self, member: Member, task: str, report: TaskReport, now_ms: int) -> Document:
-        rate = self._rates.per_second((member.identity, task), now_ms)
+        rate = self._log.rate(member, task, now_ms)
         return _present(
             task=task,
             instance=member.instance,
@@ -386,17 +384,19 @@ class BoardState:
 def _totals(body: Mapping[str, Document], picture: Picture) -> Document:
     tasks = [_fields(row) for row in body["tasks"].values()]
     active = [row for row in tasks if row["kind"] == TaskKind.ACTIVE.value]
-    states = [str(_fields(row).get("state")) for row in body["instances"].values()]
-    rates = [rate for row in active if isinstance(rate := row.get("rate"), int | float)]
+    running = [row for each in body["instances"].values() if (row := _fields(each)).get("state") not in (*NOT_RUNNING, "stopped")]
+    read, written = ([rate for row in running if isinstance(rate := row.get(name), int | float)] for name in ("read", "written"))
     return _present(
-        running=sum(state not in (*NOT_RUNNING, "stopped") for state in states),
+        running=len(running),
         wanted=sum(desired.running for desired in picture.desired.values()),
         active=len(active),
         copies=len(tasks) - len(active),
         paused=len(body["paused"]),
         moving=sum("move" in row for row in tasks),
         lag=sum(lag for row in active if isinstance(lag := row.get("lag"), int)),
-        rate=_rounded(sum(rates)) if rates else None,
+        rate=_rounded(sum(read)) if read else None,  # of what the instances show, so that it is their sum
+        written=_rounded(sum(written)) if written else None,
+        rate_of=min(len(read), len(written)) if min(len(read), len(written)) < len(running) else None,
     )
 
 

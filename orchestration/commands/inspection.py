@@ -39,7 +39,7 @@ from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
 from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
-from penstock.orchestration.kafka.observer import FREQUENT, Observer, Picture
+from penstock.orchestration.kafka.observer import FREQUENT, Flows, Observer, Picture
 from penstock.runtime.coordination.records import GlobalStoreReport, TaskReport
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import StreamsError
@@ -54,6 +54,8 @@ Application = Annotated[str | None, typer.Argument(help="The application.id. Def
 Row = dict[str, object]
 _PAUSES_SHOWN = 5
 """Paused tasks that `status` lists for each application."""
+_WHOLE_RATE = 10.0
+"""From this rate on, a table shows whole records per second."""
 
 
 def status(
@@ -176,6 +178,8 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
     workers, state = picture.workers(name), state_of(picture, name, launcher)
     reports = [report for worker in workers for report in worker.tasks.values()]
     active = [report for report in reports if report.kind is TaskKind.ACTIVE]
+    runs = state not in (*NOT_RUNNING, "stopped")
+    flows = Flows.together(picture.flows.get(worker.identity, Flows()) for worker in workers) if runs else Flows(0.0, 0.0)
     return {
         "application": picture.application,
         "instance": name,
@@ -193,6 +197,8 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
         "standbys": sum(report.kind is TaskKind.STANDBY for report in reports),
         "learners": sum(report.kind is TaskKind.LEARNER for report in reports),
         "lag": sum(report.lag or 0 for report in active),
+        "in_per_s": _rounded(flows.read),
+        "out_per_s": _rounded(flows.written),
         "memory": dict(sum((Counter(worker.memory) for worker in workers), Counter[str]())),
         "log": None if member is None else member.log_path,
     }
@@ -236,6 +242,8 @@ def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType
             "restoring": str(row["restoring"]),
             "standbys": str(row["standbys"]),
             "lag": _lag(row["lag"], paused=bool(row["paused"])),
+            "in/s": _rate(row["in_per_s"]),
+            "out/s": _rate(row["out_per_s"]),
             "MiB": "" if row["state"] == "stopped" else _mib(_memory(row).get(RESIDENT)),
         }
         for row in rows
@@ -269,6 +277,15 @@ def _log_lines(rows: Sequence[Row]) -> Iterator[Wrapped]:
 def _lag(lag: object, *, paused: bool) -> str:
     """Format a lag. That of a paused task was measured when it paused, since it reads nothing, so it is a lower bound."""
     return "" if lag is None else f"≥ {lag}" if paused and lag else str(lag)
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)
+
+
+def _rate(rate: object) -> str:
+    """Format a rate, which is empty if unknown."""
+    return f"{rate:.{0 if rate >= _WHOLE_RATE else 1}f}".removesuffix(".0") if isinstance(rate, float) else ""
 
 
 def _is_missing(row: Row) -> bool:

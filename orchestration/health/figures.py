@@ -81,6 +81,17 @@ class Report:
     changed: bool
     samples: Mapping[tuple[str, str], int]
 
+    @property
+    def rates_of(self) -> str:
+        """Instances whose rates are in the totals, of those that run: a rate is unknown before the second look, for example."""
+        if not self.total.known:
+            return "unknown"
+        running = [each for each in self.instances.values() if each.runs]
+        read = sum(each.in_per_s is not None or not each.tasks.get(TaskKind.ACTIVE.value) for each in running)
+        written = sum(each.out_per_s is not None for each in running)
+        of = _plural(len(running), "instance")
+        return f"{read} of {of}" if read == written else f"in: {read} of {of}; out: {written} of {of}"
+
 
 def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = frozenset()) -> Report:
     """Return the report on an application. `results`: of the checks on the same facts. `dead`: instances whose process is known to have

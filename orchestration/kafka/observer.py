@@ -8,9 +8,9 @@ enter, such as acknowledgements and approvals.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.orchestration.embedded.ports import start_hint
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.orchestration.kafka.rates import Rates
 from penstock.runtime.coordination import records
 from penstock.runtime.coordination.records import (
     SILENT_MS,
@@ -40,6 +41,8 @@ FREQUENT = (EventKind.CHECKPOINT, EventKind.RESTORE_PROGRESS)
 """Events that a list of the last ones leaves out: tasks publish them periodically, and their content is shown elsewhere."""
 _SECONDS = 10.0
 _STEP = 200
+_WRITTEN = "written"
+"""Name of a member's counter beside its tasks'."""
 _CONDITIONS = (
     EventKind.TASK_CORRUPTED,
     EventKind.OFFSET_MOVED,
@@ -59,6 +62,27 @@ class UnreadPartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class Flows:
+    """Records per second that a worker or an instance reads (source and repartition topics) and writes (output and repartition topics), as
+    far as they are committed. None: unknown."""
+
+    read: float | None = None
+    written: float | None = None
+
+    @classmethod
+    def together(cls, parts: Iterable[Flows]) -> Flows:
+        """Return the sum of what is known."""
+        known = [*parts]
+        return cls(sum_known(part.read for part in known), sum_known(part.written for part in known))
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the known values; None if none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """Content of the coordination topic: members by `instance/worker/incarnation`, wanted instances by name, topologies by hash."""
 
@@ -75,6 +99,8 @@ class Picture:
     """Time of the last heartbeat by instance, including members whose record has been deleted since."""
     unread: tuple[UnreadPartitions, ...] = ()
     """Input topics with partitions that no task of the topology started last reads."""
+    flows: Mapping[str, Flows] = field(default_factory=dict)
+    """Records per second of each member, at its last heartbeat."""
 
     def member(self, instance: str) -> Member | None:
         """Return the last MEMBER record of the instance."""
@@ -142,6 +168,7 @@ class CoordinationLog:
         self._deaths: set[str] = set()
         self._heard: dict[str, int] = {}
         self._assignment: Assignment | None = None
+        self._rates = Rates()
 
     def apply(self, key: object, value: object) -> records.Record | None:
         """Apply and return the next record. One that cannot be read is logged; None is returned for it, and for records of other kinds."""
@@ -150,6 +177,7 @@ class CoordinationLog:
             case Member():
                 self._members[record.identity] = record
                 self._heard[record.instance] = max(record.heartbeat_ms, self._heard.get(record.instance, 0))
+                self._count(record)
             case Desired():
                 self._desired[record.instance] = record
             case TopologyText():
@@ -162,11 +190,28 @@ class CoordinationLog:
                 self._deaths.add(record.identity)
             case records.Tombstone(kind=records.MEMBER):
                 self._members.pop(record.id, None)
+                self._rates.keep(lambda key: not (isinstance(key, tuple) and key[0] == record.id))
             case records.Tombstone(kind=records.DEATH):
                 self._deaths.discard(record.id)
             case records.Reset(ended=True):
                 self._begin()
         return record
+
+    def _count(self, member: Member) -> None:
+        for task, report in member.tasks.items():
+            count = report.offset_sum if report.kind is TaskKind.ACTIVE else report.position
+            self._rates.add((member.identity, task, report.kind is TaskKind.ACTIVE), count, member.heartbeat_ms)
+        if member.written is not None:
+            self._rates.add((member.identity, _WRITTEN), member.written, member.heartbeat_ms)
+
+    def rate(self, member: Member, task: str, now_ms: int) -> float | None:
+        """Return the records per second that a member reads for a task: input, or changelogs of a copy. None if unknown."""
+        return self._rates.per_second((member.identity, task, member.tasks[task].kind is TaskKind.ACTIVE), now_ms)
+
+    def flows(self, member: Member, now_ms: int) -> Flows:
+        """Return the records per second of a member."""
+        read = sum_known(self.rate(member, task, now_ms) for task in member.active) if member.active else 0.0
+        return Flows(read, self._rates.per_second((member.identity, _WRITTEN), now_ms))
 
     def picture(self, partitions: Mapping[str, int]) -> Picture:
         """Return a copy of the state. `partitions`: the number of partitions of every topic."""
@@ -205,7 +250,8 @@ class Observer:
             consumer.assign([TopicPartition(coordination_topic(self.application), 0, FROM_START)])
             for message in to_end(consumer, _SECONDS):
                 log.apply(message.key(), message.value())
-        return log.picture(partitions)
+        picture = log.picture(partitions)
+        return replace(picture, flows={each.identity: log.flows(each, each.heartbeat_ms) for each in picture.members.values()})
 
     def events(self, limit: int, kind: str | None = None, task: str | None = None, *, without: Collection[EventKind] = ()) -> list[Event]:
         """Return the newest events of this kind and task, or of all kinds but those, at most `limit`, oldest first. Raises as `look`."""

@@ -120,6 +120,11 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         expect(page.locator(".events .kind", has_text="task taken over").first).to_be_visible()
         expect(page.locator(".instance", has_text=f"{application}-2").locator(".tile[data-look=running]").first).to_be_visible()
         received.append(streamed(url, TOKEN))
+        for number in (1, 2):
+            row = page.locator(".instance", has_text=f"{application}-{number}")
+            expect(row.locator(".number", has_text="in/s")).to_have_text(re.compile(r"^\d.*in/s$"))
+            expect(row.locator(".number", has_text="out/s")).to_have_text(re.compile(r"^\d.*out/s$"))
+        expect(page.locator("#figure-rate")).to_contain_text(re.compile(r"\din, \d\S* out$"))
 
         status = own_broker.status()
         assert status is not None
@@ -128,10 +133,13 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         try:
             expect(page.locator("#banner")).to_contain_text(re.compile(r"No broker answers.*What is shown is \d+ s old", re.DOTALL))
             expect(page.locator("#live-text")).to_have_text("not live")
+            expect(headline).to_have_text(re.compile(r"^Last known, at \d\d:\d\d:\d\d: All 4 tasks run on 2 instances$"))
+            expect(headline).to_have_attribute("data-level", "none")
             picture(page, "board-broker-away")
         finally:
             os.kill(pid, signal.SIGCONT)
         expect(page.locator("#banner")).to_be_hidden()
+        expect(headline).to_have_text("All 4 tasks run on 2 instances")
         expect(page.locator("#live-text")).to_have_text("live")
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing overflows on a phone"

@@ -185,6 +185,7 @@ function status() {
   banner.hidden = !lost;
   if (lost) set(banner, text);
   document.body.classList.toggle("stale", lost);
+  renderHeadline();
   $("live").dataset.state = lost ? "lost" : reading.state === "live" ? "live" : "waiting";
   set($("live-text"), lost ? "not live" : reading.state === "live" ? "live" : reading.state === "missing" ? "never started" : "reading");
 }
@@ -266,10 +267,17 @@ function renderNames() {
   for (const [name, button] of buttons) if (!names.includes(name)) button.remove();
 }
 
+// The time of what is shown, by the server's clock, if it is not live: the board is away, or no broker answers. Null: it is live.
+function lastKnown() {
+  const reading = app().reading || {};
+  return lostAt !== null ? lostAt + ahead : reading.state === "lost" ? reading.since_ms ?? 0 : null;
+}
+
 function renderHeadline() {
-  const headline = app().headline || {};
-  set($("headline"), headline.text || "");
-  $("headline").dataset.level = headline.level || "none";
+  if (chosen === null) return;
+  const headline = app().headline || {}, at = lastKnown(), text = headline.text || "";
+  set($("headline"), at === null ? text : at ? `Last known, at ${clock(at)}: ${text}` : "Nothing is known yet");
+  $("headline").dataset.level = (at === null && headline.level) || "none";
   const paused = Object.keys(app().paused || {}).length;
   document.title = `${paused ? `(${paused} paused) ` : ""}${chosen} · Penstock`;
 }
@@ -286,7 +294,8 @@ function renderTotals() {
   figure("figure-instances", number(totals.running), away > 0 ? `of ${totals.wanted}` : "", away > 0);
   const copies = totals.copies ? `+ ${number(totals.copies)} ${totals.copies === 1 ? "copy" : "copies"}` : "";
   figure("figure-tasks", number(totals.active), totals.paused ? `${totals.paused} paused` : copies, Boolean(totals.paused));
-  figure("figure-rate", number(totals.rate));
+  const known = totals.rate_of === undefined ? "" : `, of ${totals.rate_of} of ${totals.running} instances`;
+  figure("figure-rate", number(totals.rate), `in, ${number(totals.written)} out${known}`);
   figure("figure-lag", number(totals.lag));
   figure("figure-moving", number(totals.moving));
 }
@@ -371,7 +380,7 @@ function instanceRow(name) {
   const root = make("details", "instance"), summary = make("summary"), who = make("span", "who"), note = make("span");
   const boxes = make("span", "tiles"), spoken = make("span", "hidden");
   boxes.ariaHidden = "true";
-  const cells = ["records/s", "lag", "memory"].map((label) => {
+  const cells = ["in/s", "out/s", "lag", "memory"].map((label) => {
     const cell = make("span", `number ${label}`), value = make("span", "", "–");
     cell.append(value, make("small", "", label));
     return { cell, value };
@@ -380,7 +389,7 @@ function instanceRow(name) {
   summary.append(who, boxes, spoken, ...cells.map(({ cell }) => cell));
   const table = make("div", "tasks");
   root.append(summary, table);
-  const row = { root, note, tiles: boxes, spoken, rate: cells[0].value, lag: cells[1].value, memory: cells[2].value, table };
+  const row = { root, note, tiles: boxes, spoken, read: cells[0].value, written: cells[1].value, lag: cells[2].value, memory: cells[3].value, table };
   root.addEventListener("toggle", () => {
     if (!root.open) table.replaceChildren();
     else fillTable(row, Object.values(app().tasks || {}).filter((task) => task.instance === name).sort((a, b) => natural(a.task, b.task)));
@@ -392,8 +401,8 @@ function updateRow(row, instance, tasks) {
   const active = tasks.filter((task) => task.kind === "ACTIVE"), paused = active.filter((task) => task.state === "PAUSED").length;
   row.instance = instance;
   heardOf(row, instance);
-  const rates = active.filter((task) => task.rate !== undefined);
-  set(row.rate, rates.length ? number(Math.round(rates.reduce((sum, task) => sum + task.rate, 0))) : "–");
+  set(row.read, number(instance.read));
+  set(row.written, number(instance.written));
   set(row.lag, active.length ? number(active.reduce((sum, task) => sum + (task.lag || 0), 0)) : "–");
   set(row.memory, bytes(instance.memory));
   set(row.spoken, `${active.length} active tasks, ${paused} paused, ${tasks.length - active.length} copies`);

@@ -61,6 +61,15 @@ def test_the_facts_are_in_the_order_of_need_also_where_names_are_sorted() -> Non
     assert "6b" in sections["5 bytes"] and "penstock run-book skip-record a 0_0" in sections["6 repair"]
 
 
+def test_times_are_readable_and_what_is_none_is_shown_as_it_is() -> None:
+    """A producer may write any number as the timestamp of a record."""
+    sections = alert_text.sections(alert(since_ms=1_767_323_045_678, timestamp_ms=1_767_323_044_000))
+    assert "since: 2026-01-02 03:04:05 UTC" in sections["7 what else"].splitlines()
+    assert "timestamp: 2026-01-02 03:04:04 UTC" in sections["3 record"].splitlines()
+    shown = alert_text.facts(alert(since_ms=None, timestamp_ms=2**62))
+    assert shown["timestamp_ms"] == str(2**62) and "since" not in shown
+
+
 @pytest.mark.parametrize(
     ("detail", "names"),
     [

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from penstock.orchestration.board.difference import Document, difference, patched
 from penstock.orchestration.board.publisher import Publisher
-from penstock.orchestration.board.rates import LONGEST_STEP_MS, OLD_MS, Rates
 from penstock.orchestration.board.server import FILES, board_app
 from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.cli import app
 from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.drawing.flow import flow
+from penstock.orchestration.kafka.rates import LONGEST_STEP_MS, OLD_MS, Rates
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.coordination.records import Desired, Member, PausedAt, Reset, RestoreReport, TaskReport, TopologyText, encode
 from penstock.runtime.model.clock import SystemClock
@@ -261,6 +261,33 @@ def test_a_learner_and_a_restore_show_their_progress() -> None:
     restoring = member({"0_0": report(state=TaskState.RESTORING, restore=restore)}, at_ms=now() + 1)
     state.coordination(restoring.key, encode(restoring))
     assert section(state.document(now()), "tasks")["0_0@app-1"]["move"] == {"left": 70, "of": 100, "rate": 7.0, "seconds": 10}
+
+
+def test_instances_show_what_they_read_and_write_and_their_total_is_the_sum_of_what_is_shown() -> None:
+    """Rates below 10 are not whole numbers. An instance of which nothing is known is left out of the sum, which says so."""
+    at_ms, state = now(), board_state()
+    for second in (4, 0):
+        for number, (read, written) in enumerate(((0.4, 12.6), (0.4, 12.6), (0.5, 0.4)), 1):
+            done = 10 - second
+            reports = {f"0_{number}": report(offset_sum=round(1000 + read * done * 10), state=TaskState.RUNNING)}
+            each = member(reports, f"app-{number}", at_ms - second * 10 * 100, written=round(written * done * 10))
+            state.coordination(each.key, encode(each))
+    document = state.document(at_ms)
+    rows = section(document, "instances")
+    assert [(row["read"], row["written"]) for _, row in sorted(rows.items())] == [(4.0, 126), (4.0, 126), (5.0, 4.0)]
+    assert (totals(document)["rate"], totals(document)["written"]) == (13, 256) and "rate_of" not in totals(document)
+    late = member({"0_4": report()}, "app-4", at_ms)
+    state.coordination(late.key, encode(late))
+    document = state.document(at_ms)
+    assert "read" not in section(document, "instances")["app-4"]
+    assert (totals(document)["rate"], totals(document)["rate_of"], totals(document)["running"]) == (13, 3, 4)
+
+
+def test_a_copy_that_becomes_active_has_no_rate_from_its_position_to_its_offsets() -> None:
+    state = board_state(member({"0_0": report(TaskKind.LEARNER, position=5)}, at_ms=now() - 4_000))
+    active = member({"0_0": report(offset_sum=1_000_000)}, at_ms=now())
+    state.coordination(active.key, encode(active))
+    assert "rate" not in section(state.document(now()), "tasks")["0_0@app-1"]
 
 
 def test_edges_have_rates_and_sources_their_lag() -> None:

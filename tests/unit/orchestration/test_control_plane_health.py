@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from penstock.assets.status import observations
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, Checkpoint, Instance, Sample, Task
 from penstock.orchestration.declarations.applications import Applications
@@ -288,7 +289,7 @@ def test_rates_are_over_the_time_since_the_previous_look_and_a_sentence_is_new_o
         )
         session.add(Instance(application="a", name="a-2", wanted=True, state="RUNNING", heartbeat_at=NOW, deaths=0, written={"1": None}))
         session.add(task(told=NOW))
-    seen = []
+    seen, of = [], []
     for minutes, read, written in ((0, 100, {"1": 900, "2": 100}), (1, 700, {"1": 1_200, "2": 400}), (2, 40, {"1": 1_500, "2": 12})):
         at = NOW + timedelta(minutes=minutes)
         with control_plane.writing() as session:
@@ -302,11 +303,15 @@ def test_rates_are_over_the_time_since_the_previous_look_and_a_sentence_is_new_o
         remember(control_plane, A, results, at, found.samples)
         outs = [figures.out_per_s for figures in (found.instances["a-1"], found.instances["a-2"], found.total)]
         seen.append((found.instances["a-1"].in_per_s, *outs, found.changed))
+        of.append(found.rates_of)
     assert seen == [
         (None, None, None, None, True),
         (10.0, 10.0, None, 10.0, False),
         (None, 5.0, None, 5.0, False),
     ], "an offset that was set back has no rate, nor a worker that was started anew, nor one of an earlier version"
+    assert of == ["in: 1 of 2 instances; out: 0 of 2 instances", "in: 2 of 2 instances; out: 1 of 2 instances", "1 of 2 instances"]
+    (total, *_) = observations("a", found, {})
+    assert total.metadata["records_per_s_of"].value == "1 of 2 instances"
     assert found.instances["a-1"].resident_bytes == 12
     with control_plane.reading() as session:
         kept = {(row.kind, row.subject): row.value for row in session.scalars(select(Sample)) if row.kind != "lag"}

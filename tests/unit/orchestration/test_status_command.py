@@ -22,8 +22,17 @@ from penstock.orchestration.cli import app
 from penstock.orchestration.commands.common import CompactRows, out
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
-from penstock.orchestration.kafka.observer import Condition, Observer, Picture, UnreadPartitions, unread_partitions
-from penstock.runtime.coordination.records import Desired, GlobalStoreReport, Member, PausedAt, RestoreReport, TaskReport, TopologyText
+from penstock.orchestration.kafka.observer import Condition, CoordinationLog, Observer, Picture, UnreadPartitions, unread_partitions
+from penstock.runtime.coordination.records import (
+    Desired,
+    GlobalStoreReport,
+    Member,
+    PausedAt,
+    RestoreReport,
+    TaskReport,
+    TopologyText,
+    encode,
+)
 from penstock.runtime.instance.settings import ExitStatus, exit_path
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.topology.shape import Part
@@ -107,6 +116,33 @@ def test_the_memory_of_an_instance_is_that_of_its_workers_by_part(monkeypatch: p
     assert "memory of a-1, MiB: blocks 60, other 140" in found.output
     rows = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
     assert rows[0]["memory"]["resident"] == 200 * mib
+
+
+def test_rates_are_those_between_heartbeats_and_unknown_after_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordination topic has at least the last heartbeat of each instance, and in general those before it."""
+    now_ms, log = int(time.time() * 1000), CoordinationLog("a")
+    for second in (5, 0):
+        for number in (1, 2) if second == 0 else (1,):
+            read = TaskReport(kind=TaskKind.ACTIVE, state=TaskState.RUNNING, offset_sum=1000 - 2 * second, end_sum=1000, lag=0)
+            member = Member(
+                instance=f"a-{number}",
+                incarnation=1,
+                transactional_id=f"t{number}",
+                host="elsewhere",
+                pid=1,
+                state=State.RUNNING,
+                heartbeat_ms=now_ms - 1000 * second,
+                tasks={f"0_{number}": read},
+                written=5000 - 100 * second,
+            )
+            log.apply(member.key, encode(member))
+    members = log.picture({}).members
+    picture = Picture("a", members, {}, {}, None, flows={each.identity: log.flows(each, each.heartbeat_ms) for each in members.values()})
+    monkeypatch.setattr(Observer, "observe", lambda self: picture)
+    rows = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
+    assert [(row["in_per_s"], row["out_per_s"]) for row in rows] == [(2.0, 100.0), (None, None)]
+    shown = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"]).output
+    assert re.search(r"in/s\s+out/s", shown) and re.search(r"a-1 .*\s2\s+100\b", shown)
 
 
 def test_the_global_stores_of_each_worker_are_rows_of_the_tasks_and_of_the_asset(monkeypatch: pytest.MonkeyPatch) -> None:
