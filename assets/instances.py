@@ -55,7 +55,7 @@ def instances_asset(application: Application, group: str, topics: Topics) -> dg.
         metadata = instance_metadata(operations.paths, started)
         declared = operations.applications.of_instance(context.partition_key)
         try:
-            picture = Observer(declared.id, declared.bootstrap_servers).observe()
+            picture = Observer(declared.id, declared.connection).observe()
             metadata |= topology_metadata(picture) | global_stores_metadata(picture, context.partition_key)
         except StreamsError as error:
             context.log.warning(f"the instance runs, but its topology and its global stores cannot be shown: {error}")

@@ -18,6 +18,7 @@ import psutil
 from benchmarks.measure import ROOT, MeasurementError
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import Member
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import State, TaskKind, TaskState
 
@@ -61,7 +62,7 @@ class Instances:
 
     def leave(self, name: str) -> None:
         """Make the instance leave the group: it hands its tasks over and ends; delete its state."""
-        with CommandClient(self.application, self.bootstrap, "benchmark") as client:
+        with CommandClient(self.application, Connection(self.bootstrap), "benchmark") as client:
             client.send("close", instance=name)
         self._ended(name)
         shutil.rmtree(self.folder / name)
@@ -120,7 +121,7 @@ class Instances:
 
     def _members(self) -> list[Member]:
         try:
-            with CommandClient(self.application, self.bootstrap, "benchmark") as client:
+            with CommandClient(self.application, Connection(self.bootstrap), "benchmark") as client:
                 return client.members()
         except StreamsError:
             return []  # the application has not started yet

@@ -181,10 +181,10 @@ def repaired_as_promised(operations: Operations, application: Application) -> li
         wrong.append(f"alerts are {[alert.title for alert in alerts]}, not one on the pause and one on the global table")
     if len(runs) != 1 or runs[0].state != RunBookState.DONE.value or any(step.state != StepState.DONE.value for step in runs[0].steps):
         return [*wrong, f"run-books ended as {[(run.state, run.reason) for run in runs]}, not once as DONE"]
-    kept = read_record(application.bootstrap_servers, dead_letter_topic(application.id), 0, 0)
+    kept = read_record(application.connection, dead_letter_topic(application.id), 0, 0)
     topic, partition, offset = runs[0].topic, runs[0].partition, runs[0].offset
     assert topic is not None and partition is not None and offset is not None  # every run of skip-record has the coordinates of its record
-    bad = read_record(application.bootstrap_servers, topic, partition, offset)
+    bad = read_record(application.connection, topic, partition, offset)
     if kept is None or bad is None or (kept.key, kept.value) != (bad.key, bad.value):
         wrong.append(f"{dead_letter_topic(application.id)} does not hold the record as it was")
     return wrong

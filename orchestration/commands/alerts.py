@@ -231,7 +231,7 @@ def _covers(alert: Alert, application: str, condition: Condition) -> bool:
 def _known_conditions(application: Application) -> list[tuple[str, Condition]]:
     """Return the same as `_conditions`; if no broker answers, print a warning and return nothing: the database still has its alerts."""
     try:
-        return _conditions(Observer(application.id, application.bootstrap_servers))
+        return _conditions(Observer(application.id, application.connection))
     except BrokerUnavailableError as error:
         warn(f"{error}. Problems without an alert are not shown.")
         return []

@@ -23,6 +23,7 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing.console import UNBROKEN, Wrapped, stdout_console
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.kafka.observer import Observer
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.extras import extra
@@ -126,11 +127,11 @@ def targets(application: str | None, bootstrap_servers: str | None) -> list[Targ
     if bootstrap_servers is not None:
         if application is None:
             raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
-        return [Target(Observer(application, bootstrap_servers))]
+        return [Target(Observer(application, Connection(bootstrap_servers)))]
     paths = ProjectPaths.find()
     declared = Applications.of(paths)
     found = [declared.named(application)] if application is not None else declared.applications
-    return [Target(Observer(each.id, each.bootstrap_servers), each.instances, Launcher(paths)) for each in found]
+    return [Target(Observer(each.id, each.connection), each.instances, Launcher(paths)) for each in found]
 
 
 def named(application: str, bootstrap_servers: str | None) -> Application:

@@ -152,14 +152,14 @@ def _drain_elsewhere(application: Application, instance: str, timeout: float) ->
     with explained(), err.status(f"Draining {instance} …"):
         _check_known(application, instance)
         actor = audit.this_user()
-        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+        with CommandClient(application.id, application.connection, actor) as client:
             client.want(instance, False)
         return drain_through_kafka(application, instance, Launcher(ProjectPaths.find()).running(instance), actor=actor, timeout_s=timeout)
 
 
 def _check_known(application: Application, instance: str) -> None:
     """Raise StreamsError for an instance that Kafka does not know, before anything is written under its name."""
-    known = picture_of(Observer(application.id, application.bootstrap_servers)).instances()
+    known = picture_of(Observer(application.id, application.connection)).instances()
     if instance not in known:
         raise StreamsError(unknown("instance", instance, known, how="known", of=application.id))
 

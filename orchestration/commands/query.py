@@ -88,7 +88,7 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
     if url is not None:
         return [(url if "://" in url else f"http://{url}").rstrip("/")], token
     declared = named(application, servers)
-    members = Observer(application, declared.bootstrap_servers).observe().members.values()
+    members = Observer(application, declared.connection).observe().members.values()
     newest = sorted(members, key=lambda member: -member.heartbeat_ms)
     addresses = list(dict.fromkeys(f"http://{member.application_server}" for member in newest if member.application_server))
     if not addresses:

@@ -73,7 +73,7 @@ def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dic
     """Return the text of the topology, notes on its running sub-topologies, the lines that made its unnamed nodes, and its topics'
     rates."""
     known = named(application, servers)
-    observer = Observer(application, known.bootstrap_servers)
+    observer = Observer(application, known.connection)
     try:
         picture = picture_of(observer)
     except BrokerUnavailableError as error:

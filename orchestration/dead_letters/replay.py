@@ -32,6 +32,7 @@ from penstock.orchestration.dead_letters.topic import (
 )
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.runtime.kafka.connection import Connection
 
 REPLAYED_FROM = "__penstock.replayed.from"
 _BATCH = 1_000
@@ -79,10 +80,10 @@ def dead_letter_topics(application: Application) -> tuple[str, ...]:
 
 def read_dead_letters(application: Application) -> DeadLetters:
     """Return all dead letters, without duplicates. Raises KafkaException if no broker answers."""
-    partitions = _partitions(application.bootstrap_servers, dead_letter_topics(application))
+    partitions = _partitions(application.connection, dead_letter_topics(application))
     records: dict[str, DeadLetter] = {}
     without_place = removed = 0
-    with reader(application.bootstrap_servers) as consumer:
+    with reader(application.connection) as consumer:
         for topic, count in partitions.items():
             for partition in range(count):
                 low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
@@ -101,9 +102,9 @@ def read_dead_letters(application: Application) -> DeadLetters:
 def read_marks(application: Application) -> frozenset[str]:
     """Return the coordinates of all records that have been replayed."""
     topic = replayed_topic(application.id)
-    if topic not in _partitions(application.bootstrap_servers, [topic]):
+    if topic not in _partitions(application.connection, [topic]):
         return frozenset()
-    with reader(application.bootstrap_servers) as consumer:
+    with reader(application.connection) as consumer:
         consumer.assign([TopicPartition(topic, 0, FROM_START)])
         return frozenset(str(key, "utf-8") for message in to_end(consumer, _SECONDS) if isinstance(key := message.key(), bytes))
 
@@ -111,7 +112,7 @@ def read_marks(application: Application) -> frozenset[str]:
 def missing_targets(application: Application, records: Iterable[DeadLetter]) -> list[str]:
     """Return the topics and partitions that these records belong to and that do not exist."""
     wanted = {(record.topic, record.partition) for record in records}
-    counts = _partitions(application.bootstrap_servers, {topic for topic, _ in wanted})
+    counts = _partitions(application.connection, {topic for topic, _ in wanted})
     return sorted(f"{topic}-{partition}" for topic, partition in wanted if partition >= counts.get(topic, 0))
 
 
@@ -121,8 +122,8 @@ def replay(application: Application, records: Sequence[DeadLetter], by: str, pro
     Raises DeadLetterError if another replay has started meanwhile (start it again), KafkaException if no broker answers.
     """
     marks_topic = replayed_topic(application.id)
-    ensure_topic(application.bootstrap_servers, marks_topic, _MARKS)
-    producer = fencing_producer(application.bootstrap_servers, f"{application.id}-replay")
+    ensure_topic(application.connection, marks_topic, _MARKS)
+    producer = fencing_producer(application.connection, f"{application.id}-replay")
     marks = read_marks(application)
     left = [record for record in records if record.place not in marks]
     try:
@@ -176,8 +177,8 @@ def _record(message: Message) -> DeadLetter | None:
         return None
 
 
-def _partitions(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, int]:
+def _partitions(connection: Connection, topics: Iterable[str]) -> dict[str, int]:
     """Return the number of partitions of each topic; topics that do not exist are left out."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    admin = AdminClient(connection.client({"log_level": 2}))
     known = admin.list_topics(timeout=_SECONDS).topics
     return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].error is None}

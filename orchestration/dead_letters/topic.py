@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.runtime.kafka.connection import Connection
 
 ERROR_PREFIX = "__streams.errors."
 """Prefix of the names of error headers (KIP-1034)."""
@@ -60,10 +61,10 @@ def dead_letter_topic(application_id: str) -> str:
     return f"{application_id}-dead-letter"
 
 
-def read_record(bootstrap_servers: str, topic: str, partition: int, offset: int, timeout_s: float = _SECONDS) -> RawRecord | None:
+def read_record(connection: Connection, topic: str, partition: int, offset: int, timeout_s: float = _SECONDS) -> RawRecord | None:
     """Return the record at these coordinates; None if the log no longer contains it, or not yet. Raises KafkaException if no broker
     answers."""
-    with reader(bootstrap_servers) as consumer:
+    with reader(connection) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
         if not low <= offset < high:
             return None
@@ -73,13 +74,13 @@ def read_record(bootstrap_servers: str, topic: str, partition: int, offset: int,
 
 
 def store_dead_letter(
-    bootstrap_servers: str, application_id: str, record: RawRecord, error_type: str, error: str, stack: str = ""
+    connection: Connection, application_id: str, record: RawRecord, error_type: str, error: str, stack: str = ""
 ) -> DeadLetter:
     """Write a record to the dead-letter topic, unless it is there already. Raises DeadLetterError; KafkaException if no broker answers."""
     topic = dead_letter_topic(application_id)
-    ensure_topic(bootstrap_servers, topic, FOREVER)
-    producer = fencing_producer(bootstrap_servers, f"{topic}-{record.topic}-{record.partition}")
-    found = find(bootstrap_servers, topic, record.topic, record.partition, record.offset)
+    ensure_topic(connection, topic, FOREVER)
+    producer = fencing_producer(connection, f"{topic}-{record.topic}-{record.partition}")
+    found = find(connection, topic, record.topic, record.partition, record.offset)
     if found is not None:
         return DeadLetter(topic, found, already=True)
     try:
@@ -87,13 +88,13 @@ def store_dead_letter(
     except KafkaException as problem:
         if not problem.args[0].fatal():
             raise DeadLetterError(f"{record} could not be written to {topic}: {problem.args[0].str()}") from problem
-    return DeadLetter(topic, _written_by_another(bootstrap_servers, topic, record), already=True)
+    return DeadLetter(topic, _written_by_another(connection, topic, record), already=True)
 
 
-def fencing_producer(bootstrap_servers: str, transactional_id: str) -> Producer:
+def fencing_producer(connection: Connection, transactional_id: str) -> Producer:
     """Return a producer that has fenced all others of its transactional id. Raises KafkaException."""
     backoff = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 10}
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id, **backoff, "log_level": 2})
+    producer = Producer(connection.client({"transactional.id": transactional_id, **backoff, "log_level": 2}))
     producer.init_transactions(_SECONDS)
     return producer
 
@@ -121,11 +122,11 @@ def _write(producer: Producer, topic: str, record: RawRecord, about: list[tuple[
     return delivered[0]
 
 
-def _written_by_another(bootstrap_servers: str, topic: str, record: RawRecord) -> int:
+def _written_by_another(connection: Connection, topic: str, record: RawRecord) -> int:
     """Wait for the record of the writer that fenced this one: it stores a record of the same partition, most likely the same one."""
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
-        found = find(bootstrap_servers, topic, record.topic, record.partition, record.offset)
+        found = find(connection, topic, record.topic, record.partition, record.offset)
         if found is not None:
             return found
         time.sleep(0.2)
@@ -134,19 +135,19 @@ def _written_by_another(bootstrap_servers: str, topic: str, record: RawRecord) -
     )
 
 
-def has_dead_letter(bootstrap_servers: str, application_id: str, topic: str, partition: int, offset: int) -> bool:
+def has_dead_letter(connection: Connection, application_id: str, topic: str, partition: int, offset: int) -> bool:
     """Return True if the record with these coordinates is on the application's dead-letter topic."""
     dead_letters = dead_letter_topic(application_id)
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    admin = AdminClient(connection.client({"log_level": 2}))
     if dead_letters not in admin.list_topics(timeout=_SECONDS).topics:
         return False
-    return find(bootstrap_servers, dead_letters, topic, partition, offset) is not None
+    return find(connection, dead_letters, topic, partition, offset) is not None
 
 
-def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, offset: int) -> int | None:
+def find(connection: Connection, dead_letters: str, topic: str, partition: int, offset: int) -> int | None:
     """Return the offset on the dead-letter topic of the record with these coordinates; None if it is not there."""
     wanted = (topic.encode(), str(partition).encode(), str(offset).encode())
-    with reader(bootstrap_servers) as consumer:
+    with reader(connection) as consumer:
         consumer.assign([TopicPartition(dead_letters, 0, FROM_START)])
         for message in to_end(consumer, _SECONDS):
             headers = dict(_headers(message))
@@ -162,9 +163,9 @@ def _error_headers(record: RawRecord, error_type: str, error: str, stack: str) -
     return [(ERROR_PREFIX + name, text.encode()) for name, text in fields.items()]
 
 
-def ensure_topic(bootstrap_servers: str, topic: str, config: Mapping[str, str]) -> None:
+def ensure_topic(connection: Connection, topic: str, config: Mapping[str, str]) -> None:
     """Create a topic with one partition, unless it exists. Raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    admin = AdminClient(connection.client({"log_level": 2}))
     new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=dict(config))
     future = admin.create_topics([new], operation_timeout=_SECONDS)[topic]
     try:

@@ -92,6 +92,7 @@ from penstock.orchestration.declarations.unknown_names import unknown
 from penstock.orchestration.embedded.ports import KAFKA_PORT, LOOPBACK
 from penstock.runtime.config.environment import Value, client_config, resolved
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.ids import HostInfo
 
@@ -147,6 +148,12 @@ class Application:
     def bootstrap_servers(self) -> str:
         """The brokers' addresses. Raises StreamsConfigError if a variable in them is not set."""
         return str(self.value("bootstrap.servers"))
+
+    @property
+    def connection(self) -> Connection:
+        """How clients of commands, checks and jobs reach the brokers: the settings of the application's admin clients. Raises
+        StreamsConfigError."""
+        return Connection.of(self.streams_config().admin_properties())
 
     def value(self, key: str) -> Value | None:
         """Return a value of the configuration, with its variables replaced; None if the key is not set. Raises StreamsConfigError."""

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.orchestration.embedded import jars, ports
 from penstock.orchestration.embedded.java import java_home
+from penstock.runtime.kafka.connection import Connection
 
 DEFAULT_PORT = ports.KAFKA_PORT
 START_SECONDS = 60.0
@@ -127,6 +128,11 @@ class EmbeddedBroker:
     @property
     def bootstrap_servers(self) -> str:
         return f"{ports.LOOPBACK}:{self.port}"
+
+    @property
+    def connection(self) -> Connection:
+        """How this machine's clients reach the broker."""
+        return Connection(self.bootstrap_servers)
 
     @property
     def log_path(self) -> Path:
@@ -234,10 +240,24 @@ class EmbeddedBroker:
             return
         cluster = new_cluster_id() if self._seat is None else self._seat.cluster_id
         properties = str(self.data_dir / "server.properties")
-        command = [*self._java(classes), "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", properties]
+        command = [
+            *self._java(classes),
+            "kafka.tools.StorageTool",
+            "format",
+            "--ignore-formatted",
+            "-t",
+            cluster,
+            "-c",
+            properties,
+            *self._format_options(),
+        ]
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise BrokerError(f"The broker's folder {self.data_dir} cannot be formatted:\n{(done.stdout + done.stderr).strip()}")
+
+    def _format_options(self) -> list[str]:
+        """Return further options of the tool that formats the storage; for subclasses."""
+        return []
 
     def _java(self, classes: str) -> list[str]:
         settings = [f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}", f"-Dpenstock.log={self.log_path}"]
@@ -267,7 +287,7 @@ class EmbeddedBroker:
         while not ports.answers(self.port):
             self._check_alive(deadline, timeout)
             time.sleep(_POLL_SECONDS)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        admin = AdminClient(self.connection.client({"log_level": 0}))
         while True:
             status = self._check_alive(deadline, timeout)
             try:

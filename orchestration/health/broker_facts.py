@@ -32,7 +32,7 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
     """Request the application's committed offsets, the bounds of its input partitions and changelogs, and configurations. Raises
     BrokerUnavailableError."""
     topics = TopicAdmin(application.streams_config())
-    admin = AdminClient({"bootstrap.servers": application.bootstrap_servers, "log_level": 2})
+    admin = AdminClient(application.connection.client({"log_level": 2}))
     try:
         retention = _offsets_retention(
             admin

@@ -78,7 +78,7 @@ class Deployment:
         replaced, and may refuse. Raises WrongDeclarationError."""
         self._operations = operations
         self._application = operations.applications.named(application_id)
-        self._observer = Observer(application_id, self._application.bootstrap_servers)
+        self._observer = Observer(application_id, self._application.connection)
         self._actor = actor
         self._everything = everything
         self._timeout_s = timeout_s

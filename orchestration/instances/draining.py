@@ -25,7 +25,7 @@ def drain(application: Application, name: str, process: Process | None, *, actor
 
     `process`: its process, if on this machine. Raises BrokerUnavailableError, LaunchError (it has not ended in time).
     """
-    with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+    with CommandClient(application.id, application.connection, actor) as client:
         if not any(m.instance == name and not m.returns and (process or _may_live(m)) for m in client.members()):
             return False
         try:

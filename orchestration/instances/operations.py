@@ -294,7 +294,7 @@ class Operations:
             late = list(session.scalars(query))
         for row in late:
             assert row.wanted_at is not None  # set together with `wanted_published`
-            with CommandClient(application.id, application.bootstrap_servers, row.wanted_by or "unknown") as client:
+            with CommandClient(application.id, application.connection, row.wanted_by or "unknown") as client:
                 client.want(row.name, row.wanted, to_ms(row.wanted_at))
             with self.control_plane.writing() as session:
                 now = writer.instance_row(session, application.id, row.name)

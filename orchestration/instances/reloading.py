@@ -141,7 +141,7 @@ def _revived(operations: Operations, application: Application) -> Iterator[str]:
 
 
 def _running_builds(application: Application) -> dict[str, str]:
-    members = Observer(application.id, application.bootstrap_servers).observe().members.values()
+    members = Observer(application.id, application.connection).observe().members.values()
     return {member.instance: member.build for member in members if not member.returns}
 
 

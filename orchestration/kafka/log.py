@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_end import LogEnd
 
 FROM_START = 0
@@ -19,30 +20,31 @@ WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records 
 
 
 @contextmanager
-def reader(bootstrap_servers: str) -> Iterator[Consumer]:
+def reader(connection: Connection) -> Iterator[Consumer]:
     """Open a consumer like `new_reader`, for the length of a block."""
-    consumer = new_reader(bootstrap_servers)
+    consumer = new_reader(connection)
     try:
         yield consumer
     finally:
         consumer.close()
 
 
-def new_reader(bootstrap_servers: str, group: str = "penstock-reader") -> Consumer:
+def new_reader(connection: Connection, group: str = "penstock-reader") -> Consumer:
     """Return a consumer of committed records that joins no group and reports the end of a partition. The client requires the name of a
     group; nothing is committed to it."""
     return Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
-            "fetch.queue.backoff.ms": 5,
-            "log_level": 2,
-        }
+        connection.client(
+            {
+                "group.id": group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                "fetch.queue.backoff.ms": 5,
+                "log_level": 2,
+            }
+        )
     )
 
 

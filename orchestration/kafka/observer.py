@@ -31,6 +31,7 @@ from penstock.runtime.coordination.records import (
     TopologyText,
 )
 from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
 from penstock.runtime.model.states import State, TaskKind
@@ -239,9 +240,9 @@ class CoordinationLog:
 class Observer:
     """Reader of one application's state on Kafka. Each call makes new requests to the brokers."""
 
-    def __init__(self, application_id: str, bootstrap_servers: str) -> None:
+    def __init__(self, application_id: str, connection: Connection) -> None:
         self.application = application_id
-        self._servers = bootstrap_servers
+        self._connection = connection
 
     def observe(self) -> Picture:
         """Read the coordination topic. Raises BrokerUnavailableError; StreamsError if the application was never started there."""
@@ -282,15 +283,15 @@ class Observer:
         """Yield a consumer for a topic that exists, and the number of partitions of every topic. Raises BrokerUnavailableError,
         StreamsError."""
         try:
-            admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 2})
+            admin = AdminClient(self._connection.client({"log_level": 2}))
             topics = admin.list_topics(timeout=_SECONDS).topics
             if topic not in topics:
-                raise StreamsError(f"{topic} does not exist on {self._servers}: has {self.application} ever been started there?")
-            with reader(self._servers) as consumer:
+                raise StreamsError(f"{topic} does not exist on {self._connection}: has {self.application} ever been started there?")
+            with reader(self._connection) as consumer:
                 yield consumer, {name: len(found.partitions) for name, found in topics.items()}
         except KafkaException as error:
             text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
-            silent = f"{self.application}: no broker answers at {self._servers} ({text}){start_hint(self._servers)}"
+            silent = f"{self.application}: no broker answers at {self._connection} ({text}){start_hint(self._connection.servers)}"
             raise BrokerUnavailableError(silent) from error
 
 

@@ -44,8 +44,8 @@ class TaskCommands:
 
     def __init__(self, application: Application, issued_by: str) -> None:
         self._application = application
-        self._admin = AdminClient({"bootstrap.servers": application.bootstrap_servers, "log_level": 2})
-        self._client = CommandClient(application.id, application.bootstrap_servers, issued_by)
+        self._admin = AdminClient(application.connection.client({"log_level": 2}))
+        self._client = CommandClient(application.id, application.connection, issued_by)
 
     def __enter__(self) -> TaskCommands:
         return self
@@ -136,13 +136,14 @@ def committed_offsets(application: Application, partitions: Sequence[TopicPartit
     group's coordinator, and a request that times out while the broker is away aborts the process when the broker is back.)
     """
     consumer = Consumer(
-        {
-            "bootstrap.servers": application.bootstrap_servers,
-            "group.id": application.id,
-            "isolation.level": "read_uncommitted",
-            "enable.auto.commit": False,
-            "log_level": 2,
-        }
+        application.connection.client(
+            {
+                "group.id": application.id,
+                "isolation.level": "read_uncommitted",
+                "enable.auto.commit": False,
+                "log_level": 2,
+            }
+        )
     )
     try:
         found = consumer.committed(list(partitions), timeout=_SECONDS)

@@ -98,7 +98,7 @@ class Feed:
 
     def _topic_ids(self, timeout_s: float) -> dict[str, str]:
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self._application.bootstrap_servers, "log_level": 2})
+            self._admin = AdminClient(self._application.connection.client({"log_level": 2}))
         found: dict[str, str] = {}
         futures = self._admin.describe_topics(TopicCollection(list(self._topics)), request_timeout=timeout_s)
         for topic, future in futures.items():
@@ -118,7 +118,7 @@ class Feed:
         self.close()
         if not topic_ids:
             return
-        self._consumer = new_reader(self._application.bootstrap_servers, f"{self._application.id}-feed")
+        self._consumer = new_reader(self._application.connection, f"{self._application.id}-feed")
         for topic, topic_id in topic_ids.items():
             self._ensure_row(topic, topic_id)
         self._assigned = dict(topic_ids)

@@ -101,7 +101,7 @@ def rehearsed_repair(
 
 def paused_record(application: Application, task: TaskId) -> PausedAt:
     """Return where a task is paused. Raises RehearsalError, naming the tasks that are paused, BrokerUnavailableError."""
-    picture = Observer(application.id, application.bootstrap_servers).observe()
+    picture = Observer(application.id, application.connection).observe()
     reports = {
         name: report
         for name, _, report in picture.reports()

@@ -162,7 +162,7 @@ class RestoreGlobalTopic(RunBook):
     def _keys(self, partitions: int) -> set[bytes]:
         """Return all keys on the topic. Raises RefusedError if one is not in the default partitioner's partition."""
         keys: set[bytes] = set()
-        with reader(self.application.bootstrap_servers) as consumer:
+        with reader(self.application.connection) as consumer:
             for partition in range(partitions):
                 consumer.assign([ClientPartition(self._topic, partition, FROM_START)])
                 for message in to_end(consumer, _READ_SECONDS):
@@ -192,7 +192,7 @@ class RestoreGlobalTopic(RunBook):
         """Write the rows that are missing now. Raises RunBookError if another run has fenced this one."""
         assert self._source is not None  # set by the first step
         headers: list[tuple[str, str | bytes | None]] = [(RESTORED_FROM, self._source[0].id.encode())]
-        producer = fencing_producer(self.application.bootstrap_servers, f"{self.application.id}-restore-{self._topic}")
+        producer = fencing_producer(self.application.connection, f"{self.application.id}-restore-{self._topic}")
         rows = self._compare().rows
         partitions = self._topics.partition_count(self._topic)
         try:

@@ -126,17 +126,17 @@ class SkipRecord(TaskRunBook):
         committed = self.commands.committed(record.topic, record.partition)
         if committed is None or committed <= record.offset:
             return False
-        return topic.has_dead_letter(self.application.bootstrap_servers, self.application.id, record.topic, record.partition, record.offset)
+        return topic.has_dead_letter(self.application.connection, self.application.id, record.topic, record.partition, record.offset)
 
     def _store_dead_letter(self) -> topic.DeadLetter:
         record, event = self._record, self.pause_event(self._record)
-        servers = self.application.bootstrap_servers
-        raw = topic.read_record(servers, record.topic, record.partition, record.offset)
+        connection = self.application.connection
+        raw = topic.read_record(connection, record.topic, record.partition, record.offset)
         if raw is None:  # retention has removed the record: the event has its bytes
             raw = self._from_event(event)
         payload = {} if event is None else event.payload
         error_type, error = str(payload.get("error_type", "unknown")), str(payload.get("error", "unknown"))
-        return topic.store_dead_letter(servers, self.application.id, raw, error_type, error, str(payload.get("stack") or ""))
+        return topic.store_dead_letter(connection, self.application.id, raw, error_type, error, str(payload.get("stack") or ""))
 
     def _from_event(self, event: Event | None) -> topic.RawRecord:
         if event is None or event.payload.get("left_out_bytes"):

@@ -105,7 +105,7 @@ def _copy(application: Application, snapshot: Snapshot, uri: str, actor: str, pr
     """Have all shares copied concurrently."""
     total = snapshot.manifest.bytes
     with ExitStack() as stack:
-        client = stack.enter_context(CommandClient(application.id, application.bootstrap_servers, actor))
+        client = stack.enter_context(CommandClient(application.id, application.connection, actor))
         living = living_instances(client, application, actor)
         own = ExportManager()
         stack.callback(own.close)

@@ -119,7 +119,7 @@ def take_snapshot(
         snapshot_id = new_snapshot_id(time.time_ns() // 1_000_000)
     elif (root / snapshot_id / SNAPSHOT).size() is not None:
         return find(root, snapshot_id)
-    with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+    with CommandClient(application.id, application.connection, actor) as client:
         if not living_instances(client, application, actor):
             raise RefusedError(
                 f"no instance of {application.id} runs, so there is no state to look at. "
@@ -238,7 +238,7 @@ def delete_snapshots(operations: Operations, application: Application, ids: Sequ
         for share in shares:
             remove(share)
     try:
-        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+        with CommandClient(application.id, application.connection, actor) as client:
             _send_retention(
                 client, living_instances(client, application, actor), {"unwanted": list(ids), "keep": application.snapshots.keep}
             )
@@ -286,7 +286,7 @@ def settled_offsets(application: Application, parts: Iterable[TaskSummary]) -> l
 def _newest_reads(application: Application) -> list[tuple[str, ...]]:
     """Return the topics that each sub-topology of the topology started last reads. A pattern is not a topic; topics that it matches have
     committed offsets as soon as they have been read."""
-    versions = [*Observer(application.id, application.bootstrap_servers).observe().versions.values()]
+    versions = [*Observer(application.id, application.connection).observe().versions.values()]
     return [part.reads for part in versions[-1].parts.values()] if versions else []
 
 

@@ -29,6 +29,7 @@ from penstock.runtime.coordination.records import Shutdown, encode
 from penstock.runtime.coordination.streams_metadata import KeyChooser, KeyQueryMetadata, StreamsMetadata, StreamsMetadataState
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.shared_log import RecordWriter
 from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.model.errors import ApplicationShutdownError, InvalidStateStoreError, StreamsError
@@ -264,7 +265,7 @@ class KafkaStreams:
         config, topic = self._config, coordination_topic(self._application)
         request = Shutdown(by=self._instance, error=described(error)[:MOST_TEXT], at_ms=self._clock.wall_ms())
         logger.error("the application is shut down, as its uncaught-exception handler has answered")
-        writer = RecordWriter(config.text("bootstrap.servers"), topic, config.admin_properties())
+        writer = RecordWriter(Connection.of(config.admin_properties()), topic)
         try:
             writer.write(request.key, encode(request))
         except StreamsError as unwritten:

@@ -24,6 +24,7 @@ from penstock.runtime.coordination.records import (
     newest,
 )
 from penstock.runtime.coordination.topics import COORDINATION_CONFIG, coordination_topic
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.kafka.shared_log import ANSWER_SECONDS, RecordWriter, Tail
 from penstock.runtime.kafka.topic_admin import ensure_topic
@@ -39,12 +40,12 @@ class CommandClient:
     """Client that sends commands to the instances of one application and records their desired state. Use it in a `with` block, or
     `close()` it."""
 
-    def __init__(self, application_id: str, bootstrap_servers: str, issued_by: str) -> None:
+    def __init__(self, application_id: str, connection: Connection, issued_by: str) -> None:
         """Makes no request."""
         self._topic = coordination_topic(application_id)
-        self._servers = bootstrap_servers
+        self._connection = connection
         self._by = issued_by
-        self._writer = RecordWriter(bootstrap_servers, self._topic)
+        self._writer = RecordWriter(connection, self._topic)
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +83,7 @@ class CommandClient:
             )
             for worker in ([None] if instance is None or task is not None else self._workers(kind, instance))
         ]
-        reader = Tail.quiet(self._servers, self._topic)
+        reader = Tail.quiet(self._connection, self._topic)
         try:
             reader.begin(self._end(reader))
             for command in commands:
@@ -109,7 +110,7 @@ class CommandClient:
 
         Raises BrokerUnavailableError.
         """
-        ensure_topic(self._servers, self._topic, 1, COORDINATION_CONFIG)
+        ensure_topic(self._connection, self._topic, 1, COORDINATION_CONFIG)
         decided = time.time_ns() // 1_000_000 if at_ms is None else at_ms
         record = Desired(instance=instance, running=running, at_ms=decided, by=self._by)
         self._writer.write(record.key, encode(record))
@@ -138,7 +139,7 @@ class CommandClient:
 
     def _records(self) -> Iterator[Record | None]:
         """Yield all records, in order."""
-        reader = Tail.quiet(self._servers, self._topic)
+        reader = Tail.quiet(self._connection, self._topic)
         try:
             if self._end(reader) == 0:
                 return
@@ -150,7 +151,7 @@ class CommandClient:
                     yield decode(message.key(), message.value())
                 if time.monotonic() >= until and not reader.at_end:
                     raise BrokerUnavailableError(
-                        f"bootstrap.servers = {self._servers}: the coordination topic could not be read to its end"
+                        f"bootstrap.servers = {self._connection}: the coordination topic could not be read to its end"
                     )
         finally:
             reader.close()
@@ -160,8 +161,8 @@ class CommandClient:
             return reader.end()
         except StreamsError as error:
             if meaning(error.__cause__) & (Meaning.UNKNOWN_TOPIC | Meaning.UNKNOWN_PARTITION):
-                raise StreamsError(f"{self._topic} does not exist on {self._servers}: has the application ever been started?") from error
-            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({error})") from error
+                raise StreamsError(f"{self._topic} does not exist on {self._connection}: has the application ever been started?") from error
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: no broker answered ({error})") from error
 
     def _await(self, reader: Tail, commands: set[str], timeout_s: float) -> list[CommandResult]:
         """Return the results that arrive before the timeout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -13,6 +13,7 @@ from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import QUIET, admin_client, producer, tail_consumer
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, text_of, unanswered
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.messages import Message
@@ -43,9 +44,9 @@ class Tail:
         """All committed records before this offset have been read."""
 
     @classmethod
-    def quiet(cls, bootstrap_servers: str, topic: str) -> Tail:
+    def quiet(cls, connection: Connection, topic: str) -> Tail:
         """Return a tail for commands, which does not log the client's messages."""
-        return cls(tail_consumer({"bootstrap.servers": bootstrap_servers, **QUIET}, f"{topic}-client"), topic)
+        return cls(tail_consumer(connection.client(QUIET), f"{topic}-client"), topic)
 
     def begin(self, offset: int = 0) -> None:
         """Start reading at this offset."""
@@ -147,12 +148,11 @@ def _pass_on(answer: Future[ListOffsetsResultInfo], end: Future[int]) -> None:
 class RecordWriter:
     """Synchronous writer of single records, for commands and for what is written outside of a worker."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, properties: Mapping[str, object] | None = None) -> None:
-        """Makes no request. `properties`: further ones of the client, such as those for its authentication."""
-        self._servers = bootstrap_servers
+    def __init__(self, connection: Connection, topic: str) -> None:
+        """Makes no request."""
+        self._connection = connection
         self._topic = topic
-        named = {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, **QUIET}
-        self._producer = producer({**(properties or {}), **named})
+        self._producer = producer(connection.client({"enable.idempotence": True, "linger.ms": 0, **QUIET}))
 
     def write(self, key: bytes, value: bytes | None) -> None:
         """Write a record and wait for its delivery. Raises BrokerUnavailableError."""
@@ -160,7 +160,7 @@ class RecordWriter:
         self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
         if self._producer.flush(ANSWER_SECONDS) or failed:
             reason = failed[0].str() if failed else f"no answer within {ANSWER_SECONDS:.0f} s"
-            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: {self._topic} cannot be written: {reason}")
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: {self._topic} cannot be written: {reason}")
 
     def close(self) -> None:
         self._producer.flush(ANSWER_SECONDS)

@@ -34,6 +34,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import QUIET, admin_client, offsets_consumer
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
@@ -62,9 +63,9 @@ _LOADING_SECONDS = 0.2
 Answer = TypeVar("Answer")
 
 
-def ensure_topic(bootstrap_servers: str, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+def ensure_topic(connection: Connection, topic: str, partitions: int, config: Mapping[str, str]) -> None:
     """Create a topic unless it exists. Raises BrokerUnavailableError."""
-    client = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET})
+    client = AdminClient(connection.client(QUIET))
     try:
         client.create_topics([NewTopic(topic, partitions, -1, config=dict(config))], request_timeout=ANSWER_SECONDS)[topic].result(
             ANSWER_SECONDS
@@ -72,10 +73,10 @@ def ensure_topic(bootstrap_servers: str, topic: str, partitions: int, config: Ma
     except KafkaException as error:
         if Meaning.EXISTS not in meaning(error):
             raise BrokerUnavailableError(
-                f"bootstrap.servers = {bootstrap_servers}: topic {topic} cannot be made: {error.args[0].str()}"
+                f"bootstrap.servers = {connection}: topic {topic} cannot be made: {error.args[0].str()}"
             ) from error
     except FutureTimeoutError as error:
-        raise BrokerUnavailableError(f"bootstrap.servers = {bootstrap_servers}: no answer within {ANSWER_SECONDS:.0f} s") from error
+        raise BrokerUnavailableError(f"bootstrap.servers = {connection}: no answer within {ANSWER_SECONDS:.0f} s") from error
 
 
 def create_commands(bootstrap_servers: object, topics: Mapping[str, int], options: str = "") -> str:

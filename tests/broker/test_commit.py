@@ -80,7 +80,7 @@ def test_rule_10_after_a_rollback_the_counts_are_right(
         if not caching:
             produced = sum(value for name, value in streams.metrics().items() if name.name == "records-produced-total")
             assert produced == 420, "as with the outputs, those of rolled-back transactions do not count"
-            with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+            with CommandClient(application_id, broker.connection, "test") as client:
                 wait_until(lambda: 420 in [member.written for member in client.members()], 15, "a report of what it has written")
     if not caching:
         assert len(broker.consume(output)) == 420  # each update once: records of rolled-back transactions are not visible
@@ -153,7 +153,7 @@ def test_a_snapshot_is_taken_by_command(
             state_dir,
             **{"client.id": "one", "deserialization.exception.handler": PAUSE},
         ) as streams,
-        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+        CommandClient(application_id, broker.connection, "test") as client,
     ):
         wait_until(lambda: len(latest(broker, output)) == 20, what="the counts")
         broker.produce(source, [("bad", BAD)], partition=0)

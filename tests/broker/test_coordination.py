@@ -298,7 +298,7 @@ def test_a_killed_instance_may_start_on_another_disk_under_its_name(app: Applica
 
 
 def _members(app: Application) -> list[Member]:
-    with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+    with CommandClient(app.id, app.broker.connection, "test") as commands:
         return commands.members()
 
 
@@ -354,7 +354,7 @@ def test_a_command_to_a_paused_task_is_answered_by_its_owner(app: Application) -
     [place] = app.broker.produce(app.source, [("k0", BAD)])
     task = f"0_{place.partition}"
     wait_until(lambda: any(tasks.get(task) == "PAUSED" for tasks in app.reports().values()), what=f"the pause of {task}")
-    with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+    with CommandClient(app.id, app.broker.connection, "test") as commands:
         args = {"topic": app.source, "partition": place.partition, "from": place.offset, "to": place.offset + 1}
         shifted = commands.send("shift", task=TaskId.parse(task), args=args, timeout_s=20)
         assert shifted.ok, shifted.reason
@@ -371,7 +371,7 @@ def test_a_command_to_a_paused_task_is_answered_by_its_owner(app: Application) -
 def test_a_command_that_no_instance_can_carry_out_says_why(app: Application) -> None:
     app.start("a")
     app.becomes({"a": 4})
-    with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+    with CommandClient(app.id, app.broker.connection, "test") as commands:
         unknown = commands.send("resume", task=TaskId(7, 7), timeout_s=20)
         assert not unknown.ok and "there is no task 7_7" in unknown.reason
         wrong = commands.send("explode", task=TaskId(0, 0), timeout_s=20)
@@ -382,12 +382,12 @@ def test_a_command_that_no_instance_can_carry_out_says_why(app: Application) -> 
 
 
 def test_a_command_to_an_application_that_never_ran_says_so(broker: Kafka, application_id: str) -> None:
-    with CommandClient(application_id, broker.bootstrap_servers, "test") as commands, pytest.raises(StreamsError, match="does not exist"):
+    with CommandClient(application_id, broker.connection, "test") as commands, pytest.raises(StreamsError, match="does not exist"):
         commands.send("resume", task=TaskId(0, 0), timeout_s=5)
 
 
 def test_rule_26_the_desired_state_is_a_record_that_outlives_all_instances(broker: Kafka, application_id: str) -> None:
-    with CommandClient(application_id, broker.bootstrap_servers, "somebody") as commands:
+    with CommandClient(application_id, broker.connection, "somebody") as commands:
         commands.want("a", True)
         commands.want("b", True)
         commands.want("b", False)

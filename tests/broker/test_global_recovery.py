@@ -314,7 +314,7 @@ def test_the_first_build_and_a_recovery_at_the_start_are_visible_and_hold_up_onl
     counts.to_stream().to(counted, Produced(serdes.STRING, value=serdes.LONG))
     topology = builder.build()
     fill(broker, airports)
-    observer, runner = Observer(application_id, broker.bootstrap_servers), CliRunner()
+    observer, runner = Observer(application_id, broker.connection), CliRunner()
 
     def published(kind: EventKind) -> list[Event]:
         return [event for event in events_of_kind(broker, application_id, kind) if event.payload.get("store") == "airports"]

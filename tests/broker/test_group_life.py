@@ -243,7 +243,7 @@ def test_a_leaver_that_is_killed_while_it_hands_its_tasks_over_is_taken_over_fro
 ) -> None:
     with fleet(broker, application_id, tmp_path, {"acceptable.recovery.lag": 0, "max.warmup.replicas": 1}) as found:
         two_running(found)
-        with CommandClient(found.app.id, broker.bootstrap_servers, "test") as commands:
+        with CommandClient(found.app.id, broker.connection, "test") as commands:
             commands.send("close", instance="b")
         wait_until(lambda: any(isinstance(record, Member) and record.leaves for _, record in found.log()), what="b's wish to leave")
         found.app.kill("b")
@@ -374,7 +374,7 @@ def test_six_instances_of_which_two_die_one_leaves_and_two_come(broker: Kafka, a
         found.app.kill("a")
         found.app.kill("d")
         found.app.becomes(dict.fromkeys("bcef", 3), 60)
-        with CommandClient(application_id, broker.bootstrap_servers, "test") as commands:
+        with CommandClient(application_id, broker.connection, "test") as commands:
             commands.send("close", instance="c")
         found.app.start("g")
         found.app.start("h")

@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.005
 @contextmanager
 def never_at_rest(broker: Kafka, topic: str) -> Iterator[int]:
     """Write a record to a coordination topic every few milliseconds; yield the number of those that are there already."""
-    ensure_topic(broker.bootstrap_servers, topic, 1, COORDINATION_CONFIG)
+    ensure_topic(broker.connection, topic, 1, COORDINATION_CONFIG)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
     record = Desired(instance="a", running=True, at_ms=1, by="test")
 
@@ -49,7 +49,7 @@ def never_at_rest(broker: Kafka, topic: str) -> Iterator[int]:
 
 def test_a_topic_that_is_never_at_rest_is_read_to_its_present_end(broker: Kafka) -> None:
     topic = unique("busy")
-    with never_at_rest(broker, topic) as written, reader(broker.bootstrap_servers) as consumer:
+    with never_at_rest(broker, topic) as written, reader(broker.connection) as consumer:
         consumer.assign([TopicPartition(topic, 0, FROM_START)])
         assert sum(1 for _ in to_end(consumer, timeout_s=30)) >= written
 
@@ -66,5 +66,5 @@ def test_a_member_joins_a_fleet_whose_coordination_topic_is_never_at_rest(broker
             log.close()
         assert log.at_end
         assert read >= written
-        with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+        with CommandClient(application_id, broker.connection, "test") as client:
             assert client.members() == []

@@ -137,7 +137,7 @@ def test_rule_20_a_shift_by_command_is_a_compare_and_set(broker: Kafka, topic: T
         running(
             broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}
         ) as streams,
-        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+        CommandClient(application_id, broker.connection, "test") as client,
     ):
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         where: dict[str, object] = {"topic": source, "partition": 0}
@@ -163,7 +163,7 @@ def test_a_task_is_paused_and_resumed_by_command(broker: Kafka, topic: Topic, ap
     broker.produce(source, [("a", "1")])
     with (
         running(broker, count_topology(source, output), application_id, state_dir) as streams,
-        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+        CommandClient(application_id, broker.connection, "test") as client,
     ):
         counts_become(broker, output, {"a": 1})
         assert client.send("pause", task=TaskId(0, 0)).ok

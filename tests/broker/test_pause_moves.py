@@ -42,7 +42,7 @@ def test_a_bad_record_and_a_pause_by_hand_hold_their_tasks_at_the_next_owner_too
     """Of two instances, the owner of both tasks is killed. One task is paused by its record again, the other by the recorded pause."""
     with (
         application(broker, application_id, tmp_path, partitions=2) as app,
-        CommandClient(application_id, broker.bootstrap_servers, "t") as client,
+        CommandClient(application_id, broker.connection, "t") as client,
     ):
         app.start("one")
         app.becomes({"one": 2})
@@ -75,7 +75,7 @@ def test_a_pause_by_hand_lasts_over_a_restart_until_the_client_itself_resumes_it
     source, output = topic("in"), topic("out")
     topology = count_topology(source, output)
     with (
-        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+        CommandClient(application_id, broker.connection, "test") as client,
         running(broker, topology, application_id, state_dir),
     ):
         assert client.send("pause", task=TASK).ok
@@ -93,7 +93,7 @@ def test_a_pause_by_hand_lasts_over_a_restart_until_the_client_itself_resumes_it
 
 def test_commands_are_answered_clearly_whatever_they_find(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     source, output = topic("in"), topic("out")
-    with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+    with CommandClient(application_id, broker.connection, "test") as client:
         with pytest.raises(StreamsError, match="has the application ever been started"):
             client.send("pause", task=TASK)
         with running(broker, count_topology(source, output), application_id, state_dir) as streams:

@@ -108,7 +108,7 @@ def test_several_bad_records_one_after_another_are_skipped_one_by_one(
     bad = [1, 2, 3, 4, 6]
     with (
         running(broker, count_topology(source, output), application_id, state_dir, **PAUSING) as streams,
-        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+        CommandClient(application_id, broker.connection, "test") as client,
     ):
         for offset in bad:
             wait_until(lambda at=offset: paused(streams) and broker.committed_offsets(application_id, source) == {0: at}, what=f"{offset}")  # type: ignore[misc]

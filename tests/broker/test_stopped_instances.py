@@ -40,7 +40,7 @@ def test_tasks_of_an_instance_that_was_stopped_on_purpose_do_not_wait_for_it(
             assert f"task {task} of {application_id} is run by no instance: kept until" in text
         assert "for b, which restarts" in text
         assert len(active_tasks(first)) == 2
-        with CommandClient(application_id, broker.bootstrap_servers, "test") as commands:
+        with CommandClient(application_id, broker.connection, "test") as commands:
             commands.want("b", False)
         wait_until(lambda: len(active_tasks(first)) == 4, 30, "the tasks of the one that was stopped")
         broker.produce(source, [(key, "v") for key in keys])

@@ -150,7 +150,7 @@ def test_two_workers_are_asked_and_commanded_as_one(app: App) -> None:
         del rows
         assert len({key for key, _ in store.reverse_all()}) == 6_000
 
-        with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+        with CommandClient(app.id, app.broker.connection, "test") as commands:
             result = commands.send("snapshot", instance="one", args={"snapshot_id": "first"})
             assert result.ok and sorted(result.data["tasks"]) == ["0_0", "0_1", "0_2", "0_3"]  # type: ignore[call-overload]
             assert commands.send("close", instance="one", args={"timeout_ms": 20_000}).ok
@@ -160,7 +160,7 @@ def test_two_workers_are_asked_and_commanded_as_one(app: App) -> None:
 
 
 def _members(app: App) -> list[Member]:
-    with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+    with CommandClient(app.id, app.broker.connection, "test") as commands:
         return commands.members()
 
 

@@ -219,7 +219,7 @@ class _Fleet:
         self._app.start(name)
 
     def _leave(self, name: str) -> None:
-        with CommandClient(self._app.id, self._app.broker.bootstrap_servers, "chaos") as client:
+        with CommandClient(self._app.id, self._app.broker.connection, "chaos") as client:
             client.send("close", instance=name)
         assert self._app.processes.pop(name).wait(END_SECONDS) == 0, self._app.log(name)[-4000:]
 

@@ -117,7 +117,7 @@ def test_one_of_two_is_killed_and_the_other_takes_over(broker: Kafka, topic: Top
         instance(broker, application_id, "one", tmp_path / "one", source, output, caching=False) as one,
         instance(broker, application_id, "two", tmp_path / "two", source, output, caching=False) as two,
     ):
-        with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+        with CommandClient(application_id, broker.connection, "test") as client:
             wait_until(lambda: shares(client) == [2, 2], 60, "two tasks each")
         broker.produce(source, [(key, "v") for key in keys[:10_000]])
         wait_until(lambda: committed(broker, application_id, source) >= 10_000, 60, "the first half")

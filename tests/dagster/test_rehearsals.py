@@ -165,7 +165,7 @@ def test_a_repair_is_tried_on_the_record_that_paused_the_task(rehearsed: Project
 
 
 def paused(project: Project) -> list[str]:
-    picture = Observer(project.application.id, project.broker.bootstrap_servers).observe()
+    picture = Observer(project.application.id, project.broker.connection).observe()
     return [task for task, _, report in picture.reports() if report.state is TaskState.PAUSED]
 
 

@@ -178,11 +178,11 @@ def kept_letters(project: Project, count: int, first: int = 0) -> list[RawRecord
         headers: list[tuple[str, str | bytes | None]] = [("trace", str(number).encode())]
         key, partition, time_ms = f"key {number % 3}", number % 2, 1_357_000_000_000 + number
         (place,) = project.broker.produce(topic, [(key, f"{number}")], partition=partition, headers=headers, timestamps=[time_ms])
-        record = read_record(project.broker.bootstrap_servers, topic, place.partition, place.offset)
+        record = read_record(project.broker.connection, topic, place.partition, place.offset)
         assert record is not None
         records.append(record)
     for record in reversed(records):
-        store_dead_letter(project.broker.bootstrap_servers, project.application.id, record, "ValueError", f"not JSON {record.offset}")
+        store_dead_letter(project.broker.connection, project.application.id, record, "ValueError", f"not JSON {record.offset}")
     return records
 
 
@@ -237,7 +237,7 @@ def test_only_what_is_meant_is_replayed_and_what_is_gone_is_refused(project: Pro
     assert book([]).run().reason == "1 records are in their topics again"
     assert book([]).run().reason == "nothing is left to replay"
     kept_nowhere = project.broker
-    store_dead_letter(kept_nowhere.bootstrap_servers, project.application.id, RawRecord("gone", 0, 5, b"k", b"v", None, ()), "E", "e")
+    store_dead_letter(kept_nowhere.connection, project.application.id, RawRecord("gone", 0, 5, b"k", b"v", None, ()), "E", "e")
     assert "there is nowhere to write to: gone-0 does not exist" in str(book([]).run().reason)
 
 

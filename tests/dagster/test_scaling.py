@@ -68,13 +68,13 @@ def lives(project: Project) -> list[int]:
 
 def wanted(project: Project) -> list[str]:
     """Return the instances that should run, according to Kafka."""
-    picture = Observer(project.application.id, project.broker.bootstrap_servers).observe()
+    picture = Observer(project.application.id, project.broker.connection).observe()
     return sorted(instance for instance, desired in picture.desired.items() if desired.running)
 
 
 def tasks(project: Project) -> dict[str, int]:
     """Return the number of tasks of each instance, according to Kafka."""
-    picture = Observer(project.application.id, project.broker.bootstrap_servers).observe()
+    picture = Observer(project.application.id, project.broker.connection).observe()
     found: dict[str, int] = {}
     for _, instance, report in picture.reports():
         found[instance] = found.get(instance, 0) + (report.kind.value == "ACTIVE" and report.state.value == "RUNNING")

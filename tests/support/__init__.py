@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_end import LogEnd
 
 T = TypeVar("T")
@@ -88,11 +89,17 @@ class Kafka:
     """A broker for tests, with operations in one call each."""
 
     bootstrap_servers: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """of TLS and a login"""
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(self.bootstrap_servers, self.settings)
 
     @cached_property
     def admin(self) -> AdminClient:
         """One client for all requests, since most of the time of a request is the connection's; tests may stop the broker meanwhile."""
-        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "reconnect.backoff.max.ms": 200})
+        return AdminClient(self.connection.client({"reconnect.backoff.max.ms": 200}))
 
     def create_topic(self, prefix: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, exact: bool = False) -> str:
         """Create a topic and return its name: `prefix` with a random suffix, or `prefix` itself if `exact`."""
@@ -128,8 +135,12 @@ class Kafka:
 
         times = iter(timestamps) if timestamps is not None else None
         # One request at a time: if the first is retried, since the topic is new, it must not arrive after the second.
-        settings = {"partitioner": "murmur2_random", "linger.ms": 5, "max.in.flight.requests.per.connection": 1}
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, **settings})
+        settings: dict[str, str | int | float | bool] = {
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "max.in.flight.requests.per.connection": 1,
+        }
+        producer = Producer(self.connection.client(settings))
         for key, value in records:
             producer.produce(
                 topic,
@@ -150,7 +161,7 @@ class Kafka:
         Records are in order within each partition. With `committed`, records of aborted and open transactions are omitted.
         """
         settings = {
-            "bootstrap.servers": self.bootstrap_servers,
+            **self.connection.client({}),
             "group.id": unique("reader"),
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -179,7 +190,7 @@ class Kafka:
 
     def end_offsets(self, topic: str, isolation: str = "read_committed") -> dict[int, int]:
         """Return the next offset of each partition; for `read_committed`, up to the first open transaction."""
-        settings = {"bootstrap.servers": self.bootstrap_servers, "group.id": unique("reader"), "isolation.level": isolation}
+        settings = self.connection.client({"group.id": unique("reader"), "isolation.level": isolation})
         with closing(Consumer(settings)) as consumer:
             return {
                 partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
@@ -188,7 +199,7 @@ class Kafka:
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """Return the committed offsets of a group; partitions without one are omitted."""
-        settings = {"bootstrap.servers": self.bootstrap_servers, "group.id": group, "isolation.level": "read_uncommitted"}
+        settings = self.connection.client({"group.id": group, "isolation.level": "read_uncommitted"})
         with closing(Consumer(settings)) as consumer:
             asked = [TopicPartition(topic, partition) for partition in self._partitions(topic)]
             return {place.partition: place.offset for place in consumer.committed(asked, timeout=10) if place.offset >= 0}

@@ -131,7 +131,7 @@ def members(broker: Kafka, application_id: str, since_ms: Mapping[str, int] | No
     began before the time in `since_ms` (Unix ms, by instance) are left out."""
     if coordination_topic(application_id) not in broker.topics():
         return {}
-    with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+    with CommandClient(application_id, broker.connection, "test") as client:
         found: dict[str, dict[str, str]] = {}
         for member in client.members():  # an instance has a member per worker
             if since_ms is not None and member.incarnation < since_ms.get(member.instance, 0):
@@ -142,7 +142,7 @@ def members(broker: Kafka, application_id: str, since_ms: Mapping[str, int] | No
 
 def copies(broker: Kafka, application_id: str) -> dict[str, dict[str, TaskReport]]:
     """Return the copies of tasks that each member reports."""
-    with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+    with CommandClient(application_id, broker.connection, "test") as client:
         return {
             member.instance: {task: report for task, report in member.tasks.items() if task not in member.active}
             for member in client.members()

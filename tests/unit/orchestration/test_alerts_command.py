@@ -14,6 +14,7 @@ from penstock.orchestration.cli import app
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, AlertState, Task, from_ms
 from penstock.orchestration.kafka.observer import Condition, Observer, Picture, of_events
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.events import Event, EventKind
 
 NOW_MS = int(time.time() * 1000)
@@ -118,6 +119,6 @@ def test_a_recovery_of_one_worker_is_shown_until_that_worker_has_ended_it(monkey
     events = [of(started, 1), of(started, 2), of(ended, 1)]
     monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {}, {}, {}, None))
     monkeypatch.setattr(Observer, "events", lambda self, limit: events)
-    assert [each.subject for each in Observer("a", "none:9").conditions(NOW_MS)] == ["cards on a-1"]
+    assert [each.subject for each in Observer("a", Connection("none:9")).conditions(NOW_MS)] == ["cards on a-1"]
     events.append(of(ended, 2))
-    assert Observer("a", "none:9").conditions(NOW_MS) == []
+    assert Observer("a", Connection("none:9")).conditions(NOW_MS) == []

@@ -1,0 +1,46 @@
+"""How clients reach the brokers: their addresses, and the settings of TLS and logins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from penstock.runtime.config.client_properties import COMMON
+from penstock.runtime.config.streams_config import Property
+
+_PREFIXES = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "enable.sasl.",
+    "enable.ssl.",
+    "https.",
+    "socket.",
+    "broker.address.",
+    "client.dns.",
+    "reconnect.",
+)
+_SETTINGS = frozenset(name for name in COMMON if name.startswith(_PREFIXES))
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Addresses of brokers, and the librdkafka settings of TLS, logins, sockets and addresses, for clients of commands, checks and jobs.
+    `str` and `repr` show the addresses alone: the settings hold secrets."""
+
+    servers: str
+    """`bootstrap.servers`"""
+    settings: Mapping[str, Property] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Property]) -> Self:
+        """Return the connection of a client with these librdkafka properties. Those of other kinds are left out."""
+        return cls(str(properties["bootstrap.servers"]), {name: value for name, value in properties.items() if name in _SETTINGS})
+
+    def client(self, properties: Mapping[str, Property]) -> dict[str, Property]:
+        """Return the properties of a client that has this connection."""
+        return {"bootstrap.servers": self.servers, **self.settings, **properties}
+
+    def __str__(self) -> str:
+        return self.servers

@@ -1,0 +1,104 @@
+"""A broker as companies run it: TLS on every listener, logins by password and by certificate, and nobody may do what no ACL allows."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from penstock.orchestration.embedded import ports
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.runtime.kafka.connection import Connection
+
+OPERATOR = "operator"
+"""Super user that logs in with a password."""
+BROKER = "broker"
+"""Common name of the broker's certificate: a super user, too."""
+
+_PROPERTIES = """
+listeners=SASL_SSL://{host}:{port},SSL://{host}:{certificate_port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=SASL_SSL://{host}:{port},SSL://{host}:{certificate_port}
+listener.security.protocol.map=SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL
+inter.broker.listener.name=SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/{broker}.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/authority.crt
+listener.name.ssl.ssl.client.auth=required
+listener.name.controller.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:CN={broker};User:{operator};User:CN={operator}
+"""
+
+
+class SecuredBroker(EmbeddedBroker):
+    """Broker with a listener for SCRAM-SHA-512 (`port`) and one for certificates (`certificate_port`). `passwords` by user."""
+
+    def __init__(self, data_dir: Path, port: int, certificate_port: int, passwords: dict[str, str]) -> None:
+        super().__init__(data_dir, port)
+        self.certificate_port = certificate_port
+        self.passwords = passwords
+        self.certificates = self.data_dir / "certificates"
+
+    @property
+    def connection(self) -> Connection:
+        """As the operator."""
+        return self.by_password(OPERATOR)
+
+    def by_password(self, user: str) -> Connection:
+        login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": self.passwords[user]}
+        return Connection(self.bootstrap_servers, {"security.protocol": "SASL_SSL", **self._authority, **login})
+
+    def by_certificate(self, name: str) -> Connection:
+        """Makes the certificate, if there is none."""
+        self._certify(name)
+        files = {
+            "ssl.certificate.location": str(self.certificates / f"{name}.crt"),
+            "ssl.key.location": str(self.certificates / f"{name}.key"),
+        }
+        return Connection(f"{ports.LOOPBACK}:{self.certificate_port}", {"security.protocol": "SSL", **self._authority, **files})
+
+    @property
+    def _authority(self) -> dict[str, str]:
+        return {"ssl.ca.location": str(self.certificates / "authority.crt")}
+
+    def _write_properties(self) -> None:
+        super()._write_properties()
+        if not self.certificates.exists():
+            self.certificates.mkdir()
+            subject = ("-subj", "/CN=authority", "-days", "30")
+            self._openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", "authority.key", "-out", "authority.crt")
+        self._certify(BROKER)
+        path = self.data_dir / "server.properties"
+        text = path.read_text()
+        controller = next(line for line in text.splitlines() if line.startswith("controller.quorum.voters=")).rpartition(":")[2]
+        more = _PROPERTIES.format(
+            host=ports.LOOPBACK,
+            port=self.port,
+            certificate_port=self.certificate_port,
+            controller_port=controller,
+            folder=self.certificates,
+            broker=BROKER,
+            operator=OPERATOR,
+        )
+        path.write_text(text + more)  # the last of equal names counts
+
+    def _format_options(self) -> list[str]:
+        scram = [f"SCRAM-SHA-512=[name={user},password={password}]" for user, password in self.passwords.items()]
+        return [part for each in scram for part in ("--add-scram", each)]
+
+    def _certify(self, name: str) -> None:
+        """Make `<name>.key`, `<name>.crt`, and `<name>.pem` with both, signed by the authority."""
+        if (self.certificates / f"{name}.pem").exists():
+            return
+        extensions = self.certificates / f"{name}.ext"
+        extensions.write_text(f"subjectAltName=IP:{ports.LOOPBACK},DNS:localhost\n")
+        self._openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        signed_by = ("-CA", "authority.crt", "-CAkey", "authority.key", "-CAcreateserial", "-days", "30", "-extfile", extensions.name)
+        self._openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.crt")
+        both = [(self.certificates / f"{name}.{kind}").read_text() for kind in ("key", "crt")]
+        (self.certificates / f"{name}.pem").write_text("".join(both))
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.certificates, check=True, stdin=subprocess.DEVNULL, capture_output=True)
