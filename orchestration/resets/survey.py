@@ -16,7 +16,7 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.kafka.task_commands import RefusedError
-from penstock.orchestration.resets.target import Target
+from penstock.orchestration.resets.target import Edge, Target
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.coordination.past import read_past
@@ -117,13 +117,15 @@ class Past:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Plan of a reset. `offsets`: new offset of each input partition; `committed`: its current one. `folders`: state directories on this
-    machine; `elsewhere`: instances on other machines, by name, with the host."""
+    machine; `elsewhere`: instances on other machines, by name, with the host. `own_inputs`: input topics that the application writes itself
+    and that begin at their end: their records are written again."""
 
     application_id: str
     target: Target
     topics: Sequence[str]
     strangers: Sequence[str]
     outputs: Sequence[str]
+    own_inputs: Sequence[str]
     offsets: Mapping[TopicPartition, NextOffset]
     committed: Mapping[TopicPartition, NextOffset]
     folders: Sequence[Path]
@@ -150,6 +152,11 @@ class Survey:
                 "application's, or of a time that is forgotten: --internal-topics deletes those that you name)"
             )
         yield f"input offsets set to {self.target}: {_listed(list(self._moves()))}"
+        if self.own_inputs:
+            yield (
+                f"of these, written by {self.application_id} itself, and therefore read from their end: {_listed(self.own_inputs)} "
+                "(what it wrote is written again; --to OFFSETS may name another start)"
+            )
         if forgotten := sorted({partition.topic for partition in self.committed.keys() - self.offsets.keys()}):
             yield f"committed offsets deleted: {_listed(forgotten)}"
         yield f"local state deleted on this machine: {_listed([str(folder) for folder in self.folders])}"
@@ -197,15 +204,18 @@ def survey(subject: Subject, topics: TopicAdmin, past: Past) -> Survey:
     if declared is None:
         inputs |= {partition.topic for partition in committed}
     inputs -= internal | {guard_topic(subject.id)}
-    strangers = sorted(name for name in names - internal if name.endswith(_INTERNAL) and _may_belong(name, subject.id, names))
-    if unknown := sorted(set(subject.named) - set(strangers) - internal):
+    strangers = sorted(name for name in names - internal if _may_belong(name, subject.id, names))
+    # A reset that was killed may have deleted them already.
+    gone = set() if past.unfinished is None else {name for name in set(subject.named) - names if _may_belong(name, subject.id, names)}
+    if unknown := sorted(set(subject.named) - set(strangers) - internal - gone):
         raise RefusedError(f"{', '.join(unknown)}: no topic of that name looks like one of {subject.id}'s own ({subject.id}-…-changelog)")
-    deleted = internal | set(subject.named)
+    deleted = internal | (set(subject.named) - gone)
     partitions = [
         TopicPartition(name, number)
         for name, found in topics.describe((inputs & names) - deleted).items()
         for number in range(found.partitions)
     ]
+    offsets, own_inputs = _begin(subject, topics, partitions, outputs)
     host = socket.gethostname()
     return Survey(
         application_id=subject.id,
@@ -213,7 +223,8 @@ def survey(subject: Subject, topics: TopicAdmin, past: Past) -> Survey:
         topics=sorted(deleted),
         strangers=[name for name in strangers if name not in deleted],
         outputs=sorted((outputs & names) - inputs - deleted),
-        offsets=subject.target.offsets(topics, partitions),
+        own_inputs=own_inputs,
+        offsets=offsets,
         committed=committed,
         folders=_folders(subject, past),
         elsewhere={member.instance: member.host for member in past.members.values() if member.host != host},
@@ -265,9 +276,29 @@ def _declared(subject: Subject, names: Collection[str]) -> Topology | None:
         ) from error
 
 
+def _begin(
+    subject: Subject, topics: TopicAdmin, partitions: Sequence[TopicPartition], outputs: Collection[str]
+) -> tuple[dict[TopicPartition, NextOffset], list[str]]:
+    """Return the first offset of each input partition, and the topics that the application both writes and reads and that begin at their
+    end: what it wrote there came from its other inputs, and would count twice. Raises as `Target.offsets`, and RefusedError if no other
+    input is left."""
+    to = subject.target.to
+    given = to if isinstance(to, Mapping) else {}
+    own = [partition for partition in partitions if partition.topic in outputs and partition not in given]
+    others = [partition for partition in partitions if partition not in own]
+    names = sorted({partition.topic for partition in own})
+    if own and not others and to is not Edge.LATEST:
+        raise RefusedError(
+            f"{subject.id} writes all of its input topics itself ({', '.join(names)}), so it is not known which records come from others: "
+            f"say where each partition begins (--to {own[0].topic}:{own[0].partition}=OFFSET,…), or --to latest"
+        )
+    # Up to the end of open transactions: those of this application are aborted.
+    return subject.target.offsets(topics, others) | topics.high_watermarks(own), names
+
+
 def _may_belong(topic: str, application_id: str, names: Collection[str]) -> bool:
-    """Return True if the name may be an internal topic of this application, and not of one with a longer id."""
-    if not topic.startswith(f"{application_id}-"):
+    """Return True if the name may be that of an internal topic of this application, and not of one with a longer id."""
+    if not topic.startswith(f"{application_id}-") or not topic.endswith(_INTERNAL):
         return False
     ends = [number for number, char in enumerate(topic) if char == "-" and number > len(application_id)]
     return not any(coordination_topic(topic[:end]) in names for end in ends)

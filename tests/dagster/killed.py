@@ -54,7 +54,11 @@ MAKE: dict[str, Make] = {
         project, project.applications.applications[0], f"{project.applications.applications[0].id}-names", WHO
     ),
     ResetApplication.NAME: lambda project, arguments: ResetApplication(
-        project, project.applications.applications[0], Target.parse((arguments or ["earliest"])[0], audit.now()), WHO
+        project,
+        project.applications.applications[0],
+        Target.parse((arguments or ["earliest"])[0], audit.now()),
+        WHO,
+        internal_topics=arguments[1:],
     ),
     RestartInstance.NAME: lambda project, _: RestartInstance(project, project.applications.instances[0], WHO),
 }

@@ -211,6 +211,41 @@ def test_a_duration_back_from_now_counts_from_the_first_attempt_of_a_reset_that_
     assert wide.broker.committed_offsets(id_, source) == ends, "in front of the record, which came within the duration"
 
 
+def test_topics_that_a_killed_reset_was_told_to_delete_may_be_gone_when_it_is_run_again(wide: Project) -> None:
+    """The error of an instance names the command with all options of the reset, `--internal-topics` too."""
+    id_ = wide.application.id
+    forgotten = f"{id_}-forgotten-changelog"
+    wide.broker.create_topic(forgotten, exact=True)
+    killing = [sys.executable, "-m", "tests.dagster.killed", ResetApplication.NAME, "topics", "earliest", forgotten]
+    assert subprocess.run(killing, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert forgotten not in wide.broker.topics()
+    penstock("reset", id_, "--yes", "--internal-topics", forgotten)
+    run_all(wide)
+    assert "no topic of that name looks like" in penstock("reset", id_, "--yes", "--internal-topics", forgotten, status=1)
+
+
+def test_a_topic_that_the_application_writes_and_reads_begins_at_its_end(wide: Project) -> None:
+    """Its records are written again: read from their start, each would count twice."""
+    id_, path = wide.application.id, wide.operations.paths.streams_toml
+    path.write_text(path.read_text().replace("build_wide", "build_chained"))
+    wide.operations = Operations(wide.operations.paths, Applications.read(path), wide.control_plane)
+    behind, keys = Ends(), list(KEYS)
+    for options in ([], ["--delete-outputs", "yes"], ["--to", "P1D"], ["--to", f"{id_}-in:0=0,{id_}-in:1=0"]):
+        wide.operations.start(wide.application.instances[0], actor="ann")
+        last = [f"{len(keys)}-{number}" for number in range(8)]  # of both partitions, behind the copies that are there
+        wide.broker.produce(f"{id_}-in", [(key, "{}") for key in last])
+        keys += last
+        wait_until(lambda last=last, behind=behind: counts(wide, "moved", behind).keys() >= set(last), 40, "the counts")  # type: ignore[misc]
+        stop_all(wide)
+        assert counts(wide, "moved", behind) == dict.fromkeys(keys, 1), "as if it ran for the first time"
+        shown = penstock("reset", id_, "--yes", *options)
+        assert f"written by {id_} itself, and therefore read from their end: {id_}-out" in shown
+        behind = ends(wide)
+    given = ",".join(f"{id_}-{end}:{partition}=0" for end in ("in", "out") for partition in (0, 1))
+    assert "read from their end" not in penstock("reset", id_, "--yes", "--to", given)
+    assert wide.broker.committed_offsets(id_, f"{id_}-out") == {0: 0, 1: 0}
+
+
 def test_a_reset_that_was_killed_while_it_emptied_a_compacted_output_leaves_it_compacted(wide: Project) -> None:
     """Brokers delete records only of topics with `delete` in their policy. Left there, it would delete records older than the retention;
     also if the reset is ended without emptying anything. The error names the original options."""

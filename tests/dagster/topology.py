@@ -51,3 +51,15 @@ def build_wide() -> Topology:
         .to(f"{application}-moved", produced)
     )
     return builder.build()
+
+
+def build_chained() -> Topology:
+    """Return `<application>-in` → `<application>-out`, a topic that the application also reads → counts per key → `<application>-moved`."""
+    application = os.environ["PENSTOCK_TEST_APPLICATION"]
+    builder = StreamsBuilder()
+    consumed, produced = Consumed(key=serdes.STRING, value=serdes.JSON), Produced(key=serdes.STRING, value=serdes.JSON)
+    builder.stream(f"{application}-in", consumed).to(f"{application}-out", produced)
+    counts = Materialized("counts", key=serdes.STRING, value=serdes.LONG)
+    copies = builder.stream(f"{application}-out", consumed).group_by_key()
+    copies.count(counts).to_stream().to(f"{application}-moved", Produced(key=serdes.STRING, value=serdes.LONG))
+    return builder.build()
