@@ -75,6 +75,7 @@ _COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
     (_MACHINE, "dev", ("dev",)),
     (_MACHINE, "where", ("where",)),
     (_MACHINE, "docs", ("docs",)),
+    (_MACHINE, "acls", ("acls",)),
     (_REPAIR, "run_book", ("skip_record",)),
 )
 """Panel of the help, module in `orchestration/commands/`, its functions."""

@@ -65,7 +65,7 @@ class Follower:
     def _follow_topics(self) -> None:
         while not self._stop.is_set():
             try:
-                consumer = tail_consumer({**self._config.consumer_properties("main"), **QUIET}, "penstock-board")
+                consumer = tail_consumer({**self._config.consumer_properties("main"), **QUIET}, f"{self._config.application_id}-board")
                 try:
                     self._state.begin()
                     self._follow(consumer)

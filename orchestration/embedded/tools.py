@@ -10,6 +10,7 @@ from penstock.orchestration.embedded import jars
 from penstock.orchestration.embedded.java import java_home
 
 TOOLS = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",

@@ -354,7 +354,8 @@ class StreamsConfig(Mapping[str, object]):
         """
         properties = {**_CONSUMER_DEFAULTS, "isolation.level": "read_committed"}
         if role in ("restore", "global"):
-            properties.update(_LOG_DEFAULTS)
+            # No group is joined, but the client asks for the coordinator of the one that it must name.
+            properties.update({**_LOG_DEFAULTS, "group.id": f"{self.application_id}-{role}"})
         if role == "membership":
             properties = {name: self.integer(name) for name in sorted(_SHARED_WITH_CLIENTS)}
         return self._client(properties, COMMON | CONSUMER, ("consumer.", _CONSUMER_PREFIXES[role]))

@@ -42,6 +42,8 @@ class Meaning(Flag):
     """The brokers reject this client (authentication)."""
     FORBIDDEN = auto()
     """Reading fails permanently: no authorization, or an unsupported protocol version."""
+    NO_RIGHT = auto()
+    """The brokers' ACLs do not allow it to this client."""
     OUT_OF_RANGE = auto()
     """The position is not on the log (any more)."""
     END = auto()
@@ -88,13 +90,15 @@ _MEANINGS: Mapping[int, Meaning] = {
     KafkaError.INVALID_RECORD: _M.RECORD,
     KafkaError.POLICY_VIOLATION: _M.RECORD,
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: _M.RECORD,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: _M.RECORD | _M.FORBIDDEN,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _M.RECORD | _M.FORBIDDEN | _M.NO_RIGHT,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: _M.FORBIDDEN | _M.NO_RIGHT,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _M.FORBIDDEN | _M.NO_RIGHT,
     KafkaError._AUTHENTICATION: _M.CLIENT_REFUSED | _M.FORBIDDEN,
     KafkaError.SASL_AUTHENTICATION_FAILED: _M.CLIENT_REFUSED | _M.FORBIDDEN,
     KafkaError._SSL: _M.CLIENT_REFUSED,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: _M.CLIENT_REFUSED,
     KafkaError.ILLEGAL_SASL_STATE: _M.CLIENT_REFUSED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: _M.CLIENT_REFUSED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: _M.CLIENT_REFUSED | _M.NO_RIGHT,
     KafkaError.UNSUPPORTED_VERSION: _M.FORBIDDEN,
     KafkaError._AUTO_OFFSET_RESET: _M.OUT_OF_RANGE,
     KafkaError.OFFSET_OUT_OF_RANGE: _M.OUT_OF_RANGE,
@@ -132,9 +136,14 @@ def is_transient(error: KafkaError) -> bool:
     return error.retriable() or bool(meaning(error) & _ASK_AGAIN)
 
 
+def with_remedy(error: KafkaError) -> str:
+    """Return the client's text of an error; for a missing right with the command that prints what grants it."""
+    return f"{error.str()}. `penstock acls` prints the rights that are needed" if Meaning.NO_RIGHT in meaning(error) else error.str()
+
+
 def unanswered(what: str, error: KafkaError) -> StreamsError:
     """Return the engine's error for a failed request: BrokerUnavailableError if a retry may help."""
-    text = f"{what}: {error.str()}"
+    text = f"{what}: {with_remedy(error)}"
     if Meaning.OFFSETS_PENDING in meaning(error):
         text += ". A transaction holds them; if for longer than transaction.timeout.ms: `penstock docs recovery`, 'Hanging transactions'"
     return BrokerUnavailableError(text) if is_transient(error) else StreamsError(text)

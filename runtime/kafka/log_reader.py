@@ -26,7 +26,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.kafka.clients import ClientProperties, log_consumer
-from penstock.runtime.kafka.failures import Meaning, meaning
+from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 
@@ -134,8 +134,15 @@ class LogReader:
         error = message.error()
         assert error is not None
         means = meaning(error)
-        partition = _partition_of(message)
-        if Meaning.END in means:
+        # Without a topic it is an error of the client: librdkafka looks up the coordinator of its group, although none is joined.
+        partition = None if message.topic() is None else _partition_of(message)
+        if error.fatal() or Meaning.FORBIDDEN in means:
+            raise StreamsError(f"{self._name} cannot read{f' {partition}' if partition else ''}: {with_remedy(error)}") from KafkaException(
+                error
+            )
+        if partition is None:
+            log.warning("%s: %s", self._name, error.str())
+        elif Meaning.END in means:
             offset = message.offset()
             if partition in self._assigned and offset is not None:
                 found.ends[partition] = NextOffset(offset)
@@ -146,8 +153,6 @@ class LogReader:
                 self._begin(partition, OFFSET_BEGINNING)
             elif partition in self._assigned:
                 found.out_of_range[partition] = message.offset()
-        elif error.fatal() or Meaning.FORBIDDEN in means:
-            raise StreamsError(f"{self._name} cannot read {partition}: {error.str()}") from KafkaException(error)
         else:
             # The broker is down, or the topic is being created: librdkafka retries, and the caller has its own time-out.
             log.warning("%s: %s: %s", self._name, partition, error.str())

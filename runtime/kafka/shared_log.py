@@ -14,7 +14,7 @@ from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import QUIET, admin_client, producer, tail_consumer
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, text_of, unanswered
+from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, text_of, unanswered, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.messages import Message
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -63,8 +63,8 @@ class Tail:
                 yield message
             elif Meaning.END in meaning(error):
                 self.position = max(self.position, message.offset() or 0)
-            elif error.fatal():
-                raise StreamsError(f"{self._topic} cannot be read: {error.str()}")
+            elif error.fatal() or Meaning.FORBIDDEN in meaning(error):
+                raise StreamsError(f"{self._topic} cannot be read: {with_remedy(error)}")
             else:
                 logger.info("%s: %s", self._topic, error.str())
 

@@ -35,7 +35,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import QUIET, admin_client, offsets_consumer
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning
+from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, with_remedy
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     MissingSourceTopicError,
@@ -405,4 +405,4 @@ class TopicAdmin:
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
         if Meaning.NO_LEADER in meaning(inner):
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: a partition has no leader now ({what}: {inner.str()})")
-        return StreamsError(f"{what}: {inner.name()}: {inner.str()}")
+        return StreamsError(f"{what}: {inner.name()}: {with_remedy(inner)}")

@@ -21,6 +21,7 @@ HEAVY = {
         "outages",
         "postgresql",
         "screens",
+        "secured",
         "spark_cluster",
         "spark_history",
         "spark_messages",

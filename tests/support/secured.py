@@ -9,7 +9,7 @@ from penstock.orchestration.embedded import ports
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.runtime.kafka.connection import Connection
 
-OPERATOR = "operator"
+ADMIN = "admin"
 """Super user that logs in with a password."""
 BROKER = "broker"
 """Common name of the broker's certificate: a super user, too."""
@@ -28,7 +28,7 @@ ssl.truststore.location={folder}/authority.crt
 listener.name.ssl.ssl.client.auth=required
 listener.name.controller.ssl.client.auth=required
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:CN={broker};User:{operator};User:CN={operator}
+super.users=User:CN={broker};User:{admin};User:CN={admin}
 """
 
 
@@ -43,8 +43,8 @@ class SecuredBroker(EmbeddedBroker):
 
     @property
     def connection(self) -> Connection:
-        """As the operator."""
-        return self.by_password(OPERATOR)
+        """As the administrator."""
+        return self.by_password(ADMIN)
 
     def by_password(self, user: str) -> Connection:
         login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": self.passwords[user]}
@@ -80,7 +80,7 @@ class SecuredBroker(EmbeddedBroker):
             controller_port=controller,
             folder=self.certificates,
             broker=BROKER,
-            operator=OPERATOR,
+            admin=ADMIN,
         )
         path.write_text(text + more)  # the last of equal names counts
 
