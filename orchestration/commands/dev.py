@@ -26,6 +26,8 @@ from penstock.runtime.model.errors import MissingExtraError
 from penstock.runtime.model.extras import extra
 
 DAGSTER_PORT = 3000
+_ADVICE = "ignore:Function `dev_command` is superseded:FutureWarning"
+"""Dagster's advice to type `dg dev`, which whoever typed `penstock dev` cannot follow; and `dg` is a package that a project need not have."""
 
 
 def dev(
@@ -73,7 +75,8 @@ def dev(
     # A shell starts a background job of a script with SIGINT ignored. Dagster, which treats SIGTERM as SIGINT and ends its processes by it,
     # would then ignore both.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execve(sys.executable, [sys.executable, "-m", "dagster", "dev", "--host", LOOPBACK, "--port", str(port), *arguments], environment)
+    command = [sys.executable, "-W", _ADVICE, "-m", "dagster", "dev", "--host", LOOPBACK, "--port", str(port), *arguments]
+    os.execve(sys.executable, command, environment)
 
 
 def _dagster(paths: ProjectPaths) -> tuple[list[str], dict[str, str]]:

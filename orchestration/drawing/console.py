@@ -27,7 +27,8 @@ def stdout_console() -> Console:
 @dataclass(frozen=True, slots=True)
 class Wrapped:
     """Text that a terminal shows without breaking a word, such as a record's place or a path: it is wrapped at spaces, and continued with
-    an indent. A file or another program gets it as it is, unless COLUMNS is set."""
+    an indent. A file or another program gets it as it is, unless COLUMNS is set. Control characters are escaped: errors and keys come from
+    records, and could write to the terminal what they like."""
 
     text: str
     style: str = ""
@@ -35,7 +36,7 @@ class Wrapped:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         begin = " " * self.indent
-        lines = [begin + line for line in self.text.splitlines()] or [""]
+        lines = [begin + _escaped(line) for line in self.text.splitlines()] or [""]
         if console.is_terminal or "COLUMNS" in os.environ:
             wrapper = textwrap.TextWrapper(
                 options.max_width,
@@ -47,3 +48,7 @@ class Wrapped:
             lines = [part for line in lines for part in wrapper.wrap(line) or [""]]
         for line in lines:
             yield Text(line.replace(UNBROKEN, " "), style=self.style, no_wrap=True, overflow="ignore", end="\n")
+
+
+def _escaped(line: str) -> str:
+    return "".join(char if char.isprintable() or char == UNBROKEN else char.encode("unicode_escape").decode() for char in line)

@@ -253,6 +253,7 @@ def test_dev_in_the_background_of_a_script_ends_at_sigterm(tmp_path: Path) -> No
         signal.signal(signal.SIGINT, former)
     try:
         wait_until(lambda: "Launching Dagster services" in (tmp_path / "dev.log").read_text(), 120, "Dagster, in the place of the command")
+        assert "superseded" not in (tmp_path / "dev.log").read_text(), "it says so before it launches them"
         dev.terminate()
         dev.wait(60 * PATIENCE)
     finally:

@@ -11,13 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.orchestration.cli import app
-from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.commands.common import clock, out
+from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import Alert, AlertState, Task, from_ms
 from penstock.orchestration.kafka.observer import Condition, Observer, Picture, of_events
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.events import Event, EventKind
 
 NOW_MS = int(time.time() * 1000)
+NOW = from_ms(NOW_MS)
 GROWN = {"topic": "in", "read": 2, "partitions": 5, "reason": "state"}
 
 
@@ -122,3 +124,26 @@ def test_a_recovery_of_one_worker_is_shown_until_that_worker_has_ended_it(monkey
     assert [each.subject for each in Observer("a", Connection("none:9")).conditions(NOW_MS)] == ["cards on a-1"]
     events.append(of(ended, 2))
     assert Observer("a", Connection("none:9")).conditions(NOW_MS) == []
+
+
+LONG = "order-enrichment-for-settlement-europe"
+PLACE = "settlement-orders-validated-europe-west-v2-4@15535"
+
+
+def test_the_audit_trail_at_80_columns_breaks_no_name_and_obeys_no_record(database: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its details contain errors, and the ends of logs, which may contain what a record does."""
+    hostile = "KeyError: '\x1b[2J\x1b]0;owned\x07\udcff' [red]not markup[/red]"
+    detail = {"record": PLACE, "error": hostile, "log_end": "line 1\nline 2", "instances": [f"{LONG}-{number}" for number in range(3)]}
+    with database.writing() as session:
+        for subject in (f"{LONG}-1", "elsewhere-1"):
+            audit.record(
+                session, "sensor instances_that_should_run", "instance died", at=NOW, application=LONG, instance=subject, detail=detail
+            )
+        audit.record(session, "ann", "alert acknowledged", at=NOW, application=LONG, task="0_4")
+    monkeypatch.setattr(out, "_width", 80)
+    shown = CliRunner().invoke(app, ["audit"], env={"COLUMNS": "80"}).stdout
+    lines = shown.splitlines()
+    assert all(len(line) <= 80 for line in lines) and "…" not in shown
+    assert shown.count(PLACE) == 2 and sum(f"{LONG}-2" in line for line in lines) == 2, "each name is in one piece"
+    assert "\x1b" not in shown and "\x07" not in shown and shown.count(r"'\x1b[2J\x1b]0;owned\x07\udcff' [red]not markup[/red]") == 2
+    assert [line for line in lines if not line.startswith(" ")] == [line for line in lines if line.startswith(f"{clock(NOW)}  ")]
