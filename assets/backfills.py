@@ -12,6 +12,7 @@ from penstock.assets.spark.history.command import backfill
 from penstock.assets.spark.history.run import HistoryResult
 from penstock.assets.spark.process.pipes import Context, SparkJobs
 from penstock.orchestration.dagster.names import plain_names
+from penstock.orchestration.dagster.ops import actor_of, explained, failure
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.backfills import BackfillRequest
@@ -60,11 +61,12 @@ def end_of(day: str) -> str:
 def run_backfill(
     context: Context, operations: Operations, spark: SparkJobs, application: Application, until: str | None, *, restart: bool = False
 ) -> HistoryResult:
-    """Run the declared backfill of an application. Raises dg.Failure with the message of what it refused."""
+    """Run the declared backfill of an application. Fails with the message of what it refused."""
     paths = operations.paths
-    request = application.backfill.request(application.id, paths.root, paths.home, until)
-    request = msgspec.structs.replace(request, restart=restart)
-    return spark.run(context, backfill, request, delta=_delta(request))
+    with explained():
+        request = application.backfill.request(application.id, paths.root, paths.home, until)
+        request = msgspec.structs.replace(request, restart=restart)
+        return spark.run(context, backfill, request, delta=_delta(request))
 
 
 def _delta(request: BackfillRequest) -> bool:
@@ -123,22 +125,23 @@ def _job(applications: Sequence[Application]) -> dg.JobDefinition:
         operations = penstock.operations
         application = known.get(config.application)
         if application is None:
-            raise dg.Failure(f"{config.application} declares no backfill; those that do are {', '.join(sorted(known))}")
+            raise failure(f"{config.application} declares no backfill; those that do are {', '.join(sorted(known))}")
         if running := [name for name in operations.instances(application) if operations.launcher.running(name) is not None]:
-            raise dg.Failure(f"{', '.join(running)} of {application.id} run: state is installed only while none does (penstock stop)")
+            raise failure(f"{', '.join(running)} of {application.id} run: state is installed only while none does (penstock stop)")
         found = run_backfill(context, operations, spark, application, config.until or None)
         context.add_output_metadata(dict(metadata(found)))
         return found.seed
 
     @dg.op(description="Install the seed and start the application's instances, which continue where the history ends.")
     def start_with_seed(context: dg.OpExecutionContext, config: StartConfig, penstock: PenstockResource, seed: str) -> None:
-        operations, actor = penstock.operations, f"dagster run {context.run.run_id[:8]}"
+        operations, actor = penstock.operations, actor_of(context)
         names = operations.instances(known[config.application])
-        context.log.info(operations.seed(names[0], seed, actor=actor))
-        operations.want_started(names, actor=actor)
-        for name in names:
-            started = operations.start(name, actor=actor, progress=context.log.info)
-            context.log.info(f"{name} is {started.instance.state}")
+        with explained():
+            context.log.info(operations.seed(names[0], seed, actor=actor))
+            operations.want_started(names, actor=actor)
+            for name in names:
+                started = operations.start(name, actor=actor, progress=context.log.info)
+                context.log.info(f"{name} is {started.instance.state}")
 
     def mapped(asked: Mapping[str, object]) -> Mapping[str, object]:
         return {"ops": {name: {"config": dict(asked)} for name in ("make_seed", "start_with_seed")}}

@@ -15,6 +15,7 @@ import dagster as dg
 from penstock.assets.lineage import Topics, source_keys
 from penstock.orchestration.dagster import live_metadata
 from penstock.orchestration.dagster.names import RUNNING, instances_key, partitions_name
+from penstock.orchestration.dagster.ops import actor_of, explained
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import global_task, to_ms
@@ -51,7 +52,8 @@ def instances_asset(application: Application, group: str, topics: Topics) -> dg.
     )
     def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
-        started = operations.start(context.partition_key, actor=f"dagster run {context.run.run_id[:8]}", progress=context.log.info)
+        with explained():
+            started = operations.start(context.partition_key, actor=actor_of(context), progress=context.log.info)
         metadata = instance_metadata(operations.paths, started)
         declared = operations.applications.of_instance(context.partition_key)
         try:

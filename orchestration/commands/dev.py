@@ -27,7 +27,7 @@ from penstock.runtime.model.extras import extra
 
 DAGSTER_PORT = 3000
 _ADVICE = "ignore:Function `dev_command` is superseded:FutureWarning"
-"""Dagster's advice to type `dg dev`, which whoever typed `penstock dev` cannot follow; and `dg` is a package that a project need not have."""
+"""Dagster's advice to type `dg dev`, which a project need not have installed."""
 
 
 def dev(

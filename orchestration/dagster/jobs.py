@@ -8,41 +8,32 @@ here: a new process executes the steps from the first, and effects that are ther
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from enum import Enum
 from typing import Literal
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeProcessError
-from dagster_shared.error import SerializableErrorInfo
 from pydantic import BaseModel, Field, create_model
 
 from penstock.orchestration.alerts import alerts
-from penstock.orchestration.dagster import alert_check, rehearsal_check
+from penstock.orchestration.dagster import alert_check
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.names import plain_names
+from penstock.orchestration.dagster.ops import actor_of, explained, failure
+from penstock.orchestration.dagster.rehearsal_ops import AuditConfig, RehearsalConfig, RepairConfig, audit, rehearse, repair, run_audit
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.declarations.applications import Application, Applications
-from penstock.orchestration.declarations.errors import ExpectedError
-from penstock.orchestration.declarations.rehearsal_limits import allowances
 from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.rehearsals.demand import compare, demand
+from penstock.orchestration.rehearsals.demand import demand
 from penstock.orchestration.rehearsals.rehearsal import Reporter
-from penstock.orchestration.rehearsals.repair import rehearsed_repair
-from penstock.orchestration.rehearsals.report import report_audit
-from penstock.orchestration.rehearsals.state_audit import audit_state
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import text_of
 from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
-from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import State
 
 APPLICATION = "penstock/application"
@@ -111,43 +102,6 @@ class DeployConfig(dg.Config):
     timeout_seconds: float = Field(default=DEPLOY_SECONDS, description="How long an instance may take to run and to catch up", gt=0)
 
 
-class RehearsalConfig(dg.Config):
-    """Configuration of a rehearsal."""
-
-    application: str = Field(description="The application.id, for example flight-board")
-    factory: str = Field(default="", description="The new build, module:function; empty: the declared one, with the code as it is now")
-    since: str = Field(default="", description="Begin with the newest snapshot that is at least so old, for example 6h; empty: the newest")
-    records: int = Field(default=0, description="At most so many records of each input partition; 0: all since the snapshot", ge=0)
-    snapshot: str = Field(default="", description="Id, path or URI of the snapshot to begin with, in place of the one that since chooses")
-    allow: list[str] = Field(
-        default=[],
-        description="Keys that may differ, for example counts=10, alerts=1%, sums=any; empty: as [applications.NAME.deploy] says",
-    )
-
-
-class RepairConfig(dg.Config):
-    """Configuration of the rehearsal of a repair."""
-
-    application: str = Field(description="The application.id, for example flight-board")
-    task: str = Field(description="The paused task, for example 0_4")
-    factory: str = Field(
-        default="", description="The corrected build, module:function; empty: the declared one, with the code as it is now"
-    )
-    records: int = Field(default=10, description="At most so many records of each input after the one at which the task is paused", ge=0)
-    snapshot: str = Field(
-        default="", description="Id, path or URI of the snapshot with the task's state; empty: the newest before the pause"
-    )
-
-
-class AuditConfig(dg.Config):
-    """Configuration of an audit of state."""
-
-    application: str = Field(description="The application.id, for example flight-board")
-    day: str = Field(default="", description="From the last snapshot before this day (UTC, 2026-11-25) to the first one after it")
-    first: str = Field(default="", description="Snapshot to begin with, or start; empty: the one before the last")
-    last: str = Field(default="", description="Snapshot to compare with; empty: the newest")
-
-
 class DrainConfig(dg.Config):
     """Configuration of draining."""
 
@@ -181,27 +135,6 @@ class ApprovalConfig(dg.Config):
     reason: str = Field(default="", description="Why, for the audit trail")
 
 
-def _actor(context: dg.OpExecutionContext) -> str:
-    return f"dagster run {context.run.run_id[:8]}"
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Fail the step with the sentence of an expected error: a refusal, a name that is not declared, a broker that does not answer. The run
-    shows no stack trace then: it would hide the sentence, and lead into code that is not at fault."""
-    try:
-        yield
-    except (ExpectedError, StreamsError) as error:
-        raise _failure(str(error)) from error
-
-
-def _failure(sentence: str) -> DagsterUserCodeProcessError:
-    """Return the error that Dagster shows as this sentence. `dg.Failure` shows the stack trace of its raise, too."""
-    return DagsterUserCodeProcessError(  # type: ignore[no-untyped-call]  # Dagster's own, without annotations
-        sentence, user_code_process_error_infos=[SerializableErrorInfo(sentence, [], "Refused")]
-    )
-
-
 def title(run_book: str, subject: str) -> dict[str, str]:
     """Return the tag by which the list of runs reads `skip: flights-4@15535`. The list cuts a tag at its end, so a long name is shortened
     in its middle; the tag `penstock/record` has it whole."""
@@ -230,14 +163,14 @@ def _report(context: dg.OpExecutionContext, operations: Operations, run: RunBook
     """Evaluate the check on alerts after a run-book. Fail with the reason if it was refused."""
     context.log_event(alert_check.evaluation(operations, run.application))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
     if run.state == RunBookState.REFUSED.value:
-        raise _failure(f"refused: {run.reason} (run {run.id}: penstock run-books)")
+        raise failure(f"refused: {run.reason} (run {run.id}: penstock run-books)")
 
 
 def _show_plan(context: dg.OpExecutionContext, execution: Execution, step: Step) -> None:
     """Show what a step would do. Fail with the reason if the run-book would be refused."""
     plan = execution.plan()
     if plan.refused is not None:
-        raise _failure(f"would be refused: {plan.refused}")
+        raise failure(f"would be refused: {plan.refused}")
     line = next((line for line in plan.lines if line.startswith(f"{step.name}: ")), f"{step.name}: not needed")
     context.log.info(f"would {line}")
     context.add_output_metadata({"would": line.removeprefix(f"{step.name}: ")})
@@ -257,7 +190,8 @@ def _execute(context: dg.OpExecutionContext, operations: Operations, execution: 
 @dg.op
 def stop(context: dg.OpExecutionContext, config: StopConfig, penstock: PenstockResource) -> None:
     """Stop an instance: it is no longer wanted, and is closed cleanly."""
-    ran = penstock.operations.stop(config.instance, actor=_actor(context), timeout_s=config.timeout_seconds, kill=config.kill)
+    with explained():
+        ran = penstock.operations.stop(config.instance, actor=actor_of(context), timeout_s=config.timeout_seconds, kill=config.kill)
     context.log.info(f"{config.instance} {'closed cleanly' if ran else 'did not run'}")
 
 
@@ -265,7 +199,8 @@ def stop(context: dg.OpExecutionContext, config: StopConfig, penstock: PenstockR
 def scale(context: dg.OpExecutionContext, config: ScaleConfig, penstock: PenstockResource) -> None:
     """Scale an application to a number of instances; tasks move as soon as their state is restored, and surplus instances are drained."""
     operations = penstock.operations
-    operations.scale(config.application, config.instances, actor=_actor(context), progress=context.log.info)
+    with explained():
+        operations.scale(config.application, config.instances, actor=actor_of(context), progress=context.log.info)
     follow_instances(context.instance, operations)
 
 
@@ -275,128 +210,27 @@ def deploy(context: dg.OpExecutionContext, config: DeployConfig, penstock: Penst
     deployment = Deployment(
         penstock.operations,
         config.application,
-        actor=_actor(context),
+        actor=actor_of(context),
         everything=config.everything,
         timeout_s=config.timeout_seconds,
         progress=context.log.info,
         demand=lambda declared: demand(penstock.operations.paths, declared, Reporter(context.log.info)),
     )
-    with _explained():
+    with explained():
         plan = deployment.plan() if config.dry_run else deployment.run()
     for line in plan.lines() if config.dry_run else ():
         context.log.info(line)
 
 
 @dg.op
-def rehearse(context: dg.OpExecutionContext, config: RehearsalConfig, penstock: PenstockResource) -> None:
-    """Run new code beside the code in operation, over the same state and records, on this machine; nothing of the application changes.
-    Fails if stores, outputs or rejected records differ by more than is allowed."""
-    operations = penstock.operations
-    with _explained():
-        application = operations.applications.named(config.application)
-        try:
-            allowed = allowances(config.allow) if config.allow else application.deploy.allow
-            found, failed = compare(
-                operations.paths,
-                application,
-                Reporter(context.log.info),
-                factory=config.factory or None,
-                since=config.since or None,
-                records=config.records or None,
-                snapshot=config.snapshot or None,
-                allowed=allowed,
-            )
-        except ValueError as error:
-            raise _failure(str(error)) from error
-    for each in found.differences:
-        for key, before, after in found.texts.get(each.label, ()):
-            context.log.info(f"{each.label}, {key}: {before} -> {after}")
-    for note in found.notes:
-        context.log.warning(note)
-    checked = rehearsal_check.result(operations.paths, application.id)
-    context.add_output_metadata(checked.metadata or {})
-    # Not `context.log_event`: what a failed op has logged is dropped.
-    context.instance.report_runless_asset_event(alert_check.as_evaluation(checked))
-    if failed:
-        raise _failure("; ".join(failed))
-
-
-@dg.op
-def repair(context: dg.OpExecutionContext, config: RepairConfig, penstock: PenstockResource) -> None:
-    """Run the record at which a task is paused, and some after it, with corrected code on a copy of the task's state. Fails if one of them
-    is rejected."""
-    paths = penstock.operations.paths
-    with _explained():
-        application = penstock.operations.applications.named(config.application)
-        try:
-            task = TaskId.parse(config.task)
-        except ValueError as error:
-            raise _failure(str(error)) from error
-        found = rehearsed_repair(
-            paths,
-            application,
-            task,
-            Reporter(context.log.info),
-            factory=config.factory or None,
-            following=config.records,
-            snapshot=config.snapshot or None,
-        )
-    for topic, key, value in found.outputs:
-        context.log.info(f"writes to {topic}: {key} = {value}")
-    for difference, samples in found.changes:
-        for key, before, now in samples:
-            context.log.info(f"changes store {difference.name}, {key}: {before} -> {now}")
-    context.add_output_metadata(
-        {
-            "1 record": found.at,
-            "2 finding": "it is processed" if found.read else "it is rejected again",
-            "3 rejected": "\n".join(f"{each}: {each.error}" for each in found.rejected) or "none",
-            "4 records": found.records,
-            "5 written": found.written,
-            "6 snapshot": found.snapshot or "none: the task began without state",
-        }
-    )
-    if found.rejected:
-        raise _failure("; ".join(f"{each} is rejected: {each.error}" for each in found.rejected[:5]))
-
-
-@dg.op
-def audit(context: dg.OpExecutionContext, config: AuditConfig, penstock: PenstockResource) -> None:
-    """Compute the state of a snapshot again from its input, on this machine, and hold it against the stream's. Fails if a store differs;
-    an alert is open for each then."""
-    operations = penstock.operations
-    with _explained():
-        application = operations.applications.named(config.application)
-        try:
-            day = date.fromisoformat(config.day) if config.day else None
-        except ValueError as error:
-            raise _failure(f"{config.day!r} is not a day: expected for example 2026-11-25") from error
-        _audit(context, operations, application, day, config.first or None, config.last or None)
-
-
-def _audit(
-    context: dg.OpExecutionContext, operations: Operations, application: Application, day: date | None, first: str | None, last: str | None
-) -> None:
-    """Audit the state, show the result with the op and in the check. Fail if a store differs."""
-    found = audit_state(operations.paths, application, Reporter(context.log.info), day=day, first=first, last=last)
-    report_audit(operations, application, found, actor=_actor(context))
-    for note in found.notes:
-        context.log.warning(note)
-    checked = rehearsal_check.audit_result(operations.paths, application.id)
-    context.log.info(str(checked.description))
-    context.instance.report_runless_asset_event(alert_check.as_evaluation(checked))  # kept although the op fails
-    if found.differing:
-        raise _failure(str(checked.description))
-
-
-@dg.op
 def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: PenstockResource) -> None:
     """Drain an instance: others learn its tasks and take them over, then it ends and stays stopped."""
-    operations = penstock.operations
-    application = (
-        operations.applications.named(config.application) if config.application else operations.applications.of_instance(config.instance)
-    )
-    ran = operations.drain(application, config.instance, actor=_actor(context), timeout_s=config.timeout_seconds, progress=context.log.info)
+    operations, given = penstock.operations, config.application
+    with explained():
+        application = operations.applications.named(given) if given else operations.applications.of_instance(config.instance)
+        ran = operations.drain(
+            application, config.instance, actor=actor_of(context), timeout_s=config.timeout_seconds, progress=context.log.info
+        )
     context.log.info(f"{config.instance} {'has handed its tasks over and ended' if ran else 'did not run'}")
     follow_instances(context.instance, operations)
 
@@ -404,8 +238,8 @@ def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: Penstoc
 @dg.op
 def install_seed(context: dg.OpExecutionContext, config: SeedConfig, penstock: PenstockResource) -> None:
     """Install a seed or snapshot in a stopped application: changelogs, stores and input offsets."""
-    actor = _actor(context)
-    context.log.info(penstock.operations.seed(config.instance, config.seed, actor=actor, reset=config.reset_offsets))
+    with explained():
+        context.log.info(penstock.operations.seed(config.instance, config.seed, actor=actor_of(context), reset=config.reset_offsets))
 
 
 def _job(name: str, node: dg.OpDefinition | dg.GraphDefinition) -> dg.JobDefinition:
@@ -424,9 +258,9 @@ def run_book_job(declared: type[RunBookInputs], choices: Choices = Choices()) ->
     def begin(context: dg.OpExecutionContext, operations: Operations) -> RunBook:
         try:
             asked = declared(**context.op_config)
-            return asked.run_book(operations, asked.request(_actor(context), context.run.run_id), context.log.info)
+            return asked.run_book(operations, asked.request(actor_of(context), context.run.run_id), context.log.info)
         except ValueError as error:
-            raise _failure(str(error)) from error
+            raise failure(str(error)) from error
 
     def configure(inputs: Mapping[str, object]) -> Mapping[str, object]:
         return {step.name: {"config": inputs} for step in steps}
@@ -450,8 +284,8 @@ def approval_job() -> dg.JobDefinition:
     @dg.op(out={declared.OP: dg.Out(dg.Nothing, is_required=False) for declared in PROPOSED})
     def decision(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> Iterator[dg.Output[None]]:
         """Record the decision."""
-        operations, actor = penstock.operations, _actor(context)
-        with _explained():
+        operations, actor = penstock.operations, actor_of(context)
+        with explained():
             if config.decision is Decision.reject:
                 rejected = reject(operations.control_plane, config.run_book_run, actor, config.reason)
                 context.log.info(f"run {rejected.id}: {rejected.reason}")
@@ -461,7 +295,7 @@ def approval_job() -> dg.JobDefinition:
         yield dg.Output(None, next(declared.OP for declared in PROPOSED if approved.run_book == declared.BOOK.NAME))
 
     def begin(context: dg.OpExecutionContext, operations: Operations) -> RunBook:
-        return approved_run_book(operations, context.op_config["run_book_run"], _actor(context), context.log.info, context.run.run_id)
+        return approved_run_book(operations, context.op_config["run_book_run"], actor_of(context), context.log.info, context.run.run_id)
 
     branches = {
         declared: {
@@ -517,7 +351,7 @@ def _step_op(name: str, step: Step, schema: Mapping[str, dg.Field], begin: Begin
             _tag(context, operations, book)
             return Execution(book)
 
-        with _explained():
+        with explained():
             shared = penstock.execution(execution)
             shared.book.progress = context.log.info  # of the op whose step it is
             if context.op_config.get("dry_run"):
@@ -561,30 +395,30 @@ class SnapshotConfig(dg.Config):
 @dg.op(out=dg.Out(description="The snapshot's id"))
 def take(context: dg.OpExecutionContext, config: SnapshotConfig, penstock: PenstockResource) -> str:
     """Take a snapshot of all tasks, as of a commit, wait until it is complete, and export it if that is declared."""
-    operations, actor = penstock.operations, _actor(context)
-    application = operations.applications.named(config.application)
-    snapshot = take_snapshot(
-        operations, application, actor=actor, timeout_s=config.timeout_seconds, progress=_in_log(context, "{done} of {total} tasks are in")
-    )
-    context.log.info(
-        f"snapshot {snapshot.id} is complete: {len(snapshot.tasks)} tasks, {snapshot.manifest.bytes:,} bytes, at {snapshot.place}"
-    )
-    metadata: dict[str, dg.MetadataValue] = {
-        "snapshot": dg.MetadataValue.text(snapshot.id),
-        "tasks": dg.MetadataValue.int(len(snapshot.tasks)),
-        "stores": dg.MetadataValue.text(", ".join(snapshot.manifest.stores)),
-        "bytes": dg.MetadataValue.int(snapshot.manifest.bytes),
-        "path": dg.MetadataValue.path(str(snapshot.place)),
-    }
-    if config.export and application.snapshots.export is not None:
-        progress = _in_log(context, "{done:,} of {total:,} bytes are exported")
-        exported = export_snapshot(operations, application, actor=actor, snapshot_id=snapshot.id, progress=progress)
-        context.log.info(f"snapshot {snapshot.id} is exported to {exported.place}")
-        metadata["exported"] = dg.MetadataValue.text(str(exported.place))
-    context.add_output_metadata(metadata)
-    if application.snapshots.audit:
-        _audit(context, operations, application, None, None, snapshot.id)
-    return snapshot.id
+    operations, actor = penstock.operations, actor_of(context)
+    with explained():
+        application = operations.applications.named(config.application)
+        progress = _in_log(context, "{done} of {total} tasks are in")
+        snapshot = take_snapshot(operations, application, actor=actor, timeout_s=config.timeout_seconds, progress=progress)
+        context.log.info(
+            f"snapshot {snapshot.id} is complete: {len(snapshot.tasks)} tasks, {snapshot.manifest.bytes:,} bytes, at {snapshot.place}"
+        )
+        metadata: dict[str, dg.MetadataValue] = {
+            "snapshot": dg.MetadataValue.text(snapshot.id),
+            "tasks": dg.MetadataValue.int(len(snapshot.tasks)),
+            "stores": dg.MetadataValue.text(", ".join(snapshot.manifest.stores)),
+            "bytes": dg.MetadataValue.int(snapshot.manifest.bytes),
+            "path": dg.MetadataValue.path(str(snapshot.place)),
+        }
+        if config.export and application.snapshots.export is not None:
+            progress = _in_log(context, "{done:,} of {total:,} bytes are exported")
+            exported = export_snapshot(operations, application, actor=actor, snapshot_id=snapshot.id, progress=progress)
+            context.log.info(f"snapshot {snapshot.id} is exported to {exported.place}")
+            metadata["exported"] = dg.MetadataValue.text(str(exported.place))
+        context.add_output_metadata(metadata)
+        if application.snapshots.audit:
+            run_audit(context, operations, application, None, None, snapshot.id)
+        return snapshot.id
 
 
 def _in_log(context: dg.OpExecutionContext, text: str) -> Progress:

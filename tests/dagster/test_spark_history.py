@@ -425,6 +425,14 @@ def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
     assert "a record has no timestamp" in refused("timeless", [(b"a", b"1", None, 0, 0)], with_offsets)
 
 
+def refusal(done: dg.ExecuteInProcessResult) -> str:
+    """Return the message of the step that failed, which shows no stack trace."""
+    (failure,) = [event for event in done.all_node_events if event.is_step_failure]
+    error = failure.step_failure_data.error
+    assert error is not None and (error.stack, error.cause) == ([], None)
+    return error.message
+
+
 def test_a_declared_backfill_is_an_asset_by_days_and_its_job_starts_the_application_with_the_seed(project: Project, tmp_path: Path) -> None:
     application, broker = project.application.id, project.broker
     for end in ("in", "out"):
@@ -465,7 +473,11 @@ timestamp = "at"
         config = {"application": application, "until": str(first_day + timedelta(days=1))}
         assert job.execute_in_process(run_config=config, instance=instance).success
         again = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
-        assert not again.success, "its instances run"
+        assert refusal(again).endswith("run: state is installed only while none does (penstock stop)")
+        (tmp_path / "rows.parquet").unlink()
+        asset = defined.resolve_assets_def(key)
+        gone = dg.materialize([asset], partition_key=str(first_day + timedelta(days=1)), instance=instance, raise_on_error=False)
+        assert "rows.parquet" in refusal(gone), "the message is that of Spark's process"
 
     def last_counts() -> dict[bytes | None, int]:
         return {each.key: int.from_bytes(each.value or b"", "big") for each in broker.consume(f"{application}-out")}

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from penstock.assets.spark.process.messages import FolderReader
 from penstock.assets.spark.process.run import EXIT_ENDED, Answer, Order, Report
+from penstock.orchestration.dagster.ops import failure
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.spark_settings import SparkSettings
@@ -67,7 +68,7 @@ class SparkJobs(dg.ConfigurableResource["SparkJobs"]):
         """Run `job(request, session, report)` in a child process and return its result.
 
         `job` is a function of a module; msgspec must be able to convert its parameter `request` and its result to JSON. `report` writes a
-        line to the run's log. With `delta`, the session supports Delta tables. Raises dg.Failure with the message of the job's error, and
+        line to the run's log. With `delta`, the session supports Delta tables. Fails with the message of the job's error, and raises
         ValueError for a function that the child cannot import. On this machine, jobs of several runs execute one after the other.
         Terminating the run stops the job, its tasks on the executors, the child and its JVM before this returns.
         """
@@ -125,6 +126,8 @@ def _run(context: Context, order: Order) -> Answer:
     if reader.answer is None:
         raise dg.Failure(_without_answer(status, order.settings))
     answer = msgspec.json.decode(reader.answer, type=Answer)
+    if answer.error is not None and answer.refused:
+        raise failure(answer.error)
     if answer.error is not None:
         raise dg.Failure(answer.error, metadata={"stack": dg.MetadataValue.md(f"```\n{answer.stack}\n```")})
     if status != 0:

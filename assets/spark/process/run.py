@@ -36,7 +36,9 @@ from penstock.assets.spark.session.executors import require_executors
 from penstock.assets.spark.session.explained import explained
 from penstock.assets.spark.session.progress import follow
 from penstock.assets.spark.session.session import spark_session
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.runtime.model.errors import StreamsError
 
 EXIT_FAILED, EXIT_ENDED = 1, 130
 _UNWIND_SECONDS = 8.0
@@ -55,11 +57,12 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Outcome of the work: a result, or the error with its stack."""
+    """Outcome of the work: a result, or the error with its stack. `refused`: its message says all."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: str | None = None
     stack: str = ""
+    refused: bool = False
 
 
 class Ending:
@@ -131,10 +134,15 @@ def main() -> int:
             if ending.reason is not None:
                 pipes.log.info(f"Spark's work has been ended: {ending.reason}")
                 return EXIT_ENDED
-            failure = Answer(error=f"{type(error).__name__}: {explained(error, order.settings)}", stack=traceback.format_exc())
-            writer.answer(msgspec.json.encode(failure))
+            writer.answer(msgspec.json.encode(_failed(error, order.settings)))
             return EXIT_FAILED
     return 0
+
+
+def _failed(error: Exception, settings: SparkSettings) -> Answer:
+    if isinstance(error, ExpectedError | StreamsError):
+        return Answer(error=str(error), refused=True)
+    return Answer(error=f"{type(error).__name__}: {explained(error, settings)}", stack=traceback.format_exc())
 
 
 def _work(order: Order, pipes: PipesContext, ending: Ending, done: Callable[[msgspec.Raw], None]) -> None:

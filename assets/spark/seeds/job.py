@@ -33,6 +33,7 @@ from penstock.assets.spark.seeds.partitioner import slots
 from penstock.assets.spark.seeds.plan import SeedApplication, SeedPlan, StorePlan, plan_seed
 from penstock.assets.spark.seeds.rows import ENTRIES, OF_TABLE, SHOWN, VERSIONS, BatchNotes, SeedEncoder, version_entries
 from penstock.assets.spark.session.explained import explained
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.ids import TaskId
@@ -64,7 +65,7 @@ _OF_TABLES = ("partition", "_malformed")
 """Ignored columns of a table made from a store. The partition is computed again: the number of tasks may have changed."""
 
 
-class SeedError(Exception):
+class SeedError(ExpectedError):
     """The rows do not fit the store; the message names the rows and the reason. No seed was written."""
 
 

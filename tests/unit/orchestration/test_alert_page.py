@@ -14,13 +14,14 @@ import yaml
 
 from penstock.orchestration.alerts import alert_text, raw_bytes
 from penstock.orchestration.dagster import alert_check
-from penstock.orchestration.dagster.jobs import jobs, run_book_job
+from penstock.orchestration.dagster.jobs import jobs, run_book_job, take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import Alert
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.run_books.inputs import SkipRecordInputs
 
-DECISION = next(job for job in jobs(Applications.parse("", Path("streams.toml"))) if job.name == "approve_run_book")
+JOBS = {job.name: job for job in jobs(Applications.parse("", Path("streams.toml")))}
+DECISION = JOBS["approve_run_book"]
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOSTILE = "no\nops: {skip: {config: {offset: 99}}}\r\x85\u2028```\n[link](javascript:alert(1)) <b>\x1b[31m"
 
@@ -186,6 +187,12 @@ def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> Non
             "no application 'b'",
         ),
         (run_book_job(SkipRecordInputs), {"application": "a", "task": "x", "topic": "in", "partition": 0, "offset": 5}, "subtopology"),
+        (JOBS["stop_instance"], {"instance": "b-1"}, "b-1"),
+        (JOBS["scale_application"], {"application": "b", "instances": 2}, "no application 'b'"),
+        (JOBS["drain_instance"], {"instance": "b-1"}, "b-1"),
+        (JOBS["seed_application"], {"instance": "b-1", "seed": "s"}, "b-1"),
+        (take_snapshot_job, {"application": "b"}, "no application 'b'"),
+        (JOBS["rehearse_application"], {"application": "b"}, "no application 'b'"),
         (DECISION, {"run_book_run": 7, "decision": "approve"}, "there is no run 7; `penstock run-books` lists them"),
     ],
 )
