@@ -71,7 +71,7 @@ class TimeWindows:
     def windows_for(self, timestamp: int) -> dict[int, Window]:
         """Return the windows that contain a timestamp, by their starts, earliest first."""
         first = max(0, timestamp - self.size_ms + self.advance_ms) // self.advance_ms * self.advance_ms
-        return {start: Window(start, start + self.size_ms) for start in range(first, timestamp + 1, self.advance_ms)}
+        return {start: Window(start, min(start + self.size_ms, _LAST)) for start in range(first, timestamp + 1, self.advance_ms)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
-NEVER = 1 << 62
+NEVER = 1 << 63
 """Later than any time in ms."""
 
 

@@ -7,7 +7,8 @@ would be slow. The classes here are for the public API (`Record` in the Processo
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, Self
+from operator import index
+from typing import Generic, NamedTuple, Self, SupportsIndex, cast
 
 import msgspec
 
@@ -15,6 +16,19 @@ from penstock.runtime.model.type_variables import KR, VR, K_co, V_co
 
 Headers = list[tuple[str, bytes]]
 """A record's headers in order; names may repeat."""
+
+
+_LAST = 2**63 - 1
+
+
+def _check_time(timestamp: object) -> None:
+    """Raise an error here, where the record is known, for a timestamp that could not be written: stores write it at a commit."""
+    try:
+        if index(cast(SupportsIndex, timestamp)) <= _LAST:
+            return
+    except TypeError as error:
+        raise TypeError(f"a record's timestamp is in whole ms since the epoch: {timestamp!r}") from error
+    raise ValueError(f"a record's timestamp is in ms since the epoch and at most {_LAST}: {timestamp}")
 
 
 class _Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
@@ -26,6 +40,8 @@ class _Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
     def __post_init__(self) -> None:
         if self.timestamp < 0:
             raise ValueError(f"a record's timestamp is in ms since the epoch and cannot be negative: {self.timestamp}")
+        if self.timestamp > _LAST or type(self.timestamp) is not int:
+            _check_time(self.timestamp)
 
     def with_timestamp(self, timestamp: int) -> Self:
         """Return a copy with another timestamp, in ms since the epoch."""

@@ -23,6 +23,7 @@ from penstock.runtime.operators.mistakes import watch_results
 from penstock.runtime.operators.windowed import WindowedAggregate, observed_name, windows_table
 from penstock.runtime.serdes.keys import pack_timestamp, pack_window_suffix
 from penstock.runtime.stores.base import Entry
+from penstock.runtime.stores.segmented import LAST
 from penstock.runtime.stores.window import StagedWindowStore
 
 
@@ -53,7 +54,7 @@ class SlidingAggregate(WindowedAggregate):
             suffix = pack_window_suffix(start, 0)
             windowed = entry.key
             if windowed is None:
-                windowed = Windowed(key, Window(start, start + difference))
+                windowed = Windowed(key, Window(start, min(start + difference, LAST)))
             absent = entry.value is None
             before = value_of(entry) if send_old and emit is not None else None
             update(raw + suffix, windowed, entry, value, timestamp, task.headers)
@@ -89,7 +90,7 @@ class SlidingAggregate(WindowedAggregate):
         def early(key: object, value: object, timestamp: int, raw: bytes) -> None:
             """Process a record with a timestamp below `difference`: its left window is [0, difference]."""
             known = suffixes(raw)
-            starts = {int.from_bytes(suffix[:8], "big") for suffix in known[: bisect_left(known, pack_timestamp(timestamp + 2))]}
+            starts = {int.from_bytes(suffix[:8], "big") for suffix in known[: bisect_left(known, (timestamp + 2).to_bytes(8, "big"))]}
             combined = load(raw + pack_window_suffix(0, 0)) if 0 in starts else None
             right: Entry | None = None
             for start in sorted(starts):
@@ -132,7 +133,7 @@ class SlidingAggregate(WindowedAggregate):
         def slide(key: object, value: object, timestamp: int, raw: bytes) -> None:
             known = suffixes(raw)
             first = bisect_left(known, pack_timestamp(max(0, timestamp - 2 * difference)))
-            near = known[first : bisect_left(known, pack_timestamp(timestamp + 2))]
+            near = known[first : bisect_left(known, (timestamp + 2).to_bytes(8, "big"))]
             starts: set[int] = set()
             left: Entry | None = None
             right: Entry | None = None

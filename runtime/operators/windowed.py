@@ -28,6 +28,7 @@ from penstock.runtime.operators.materialized import (
 )
 from penstock.runtime.operators.mistakes import watch_results
 from penstock.runtime.serdes.keys import WINDOW_SUFFIX, pack_window_suffix
+from penstock.runtime.stores.segmented import LAST
 from penstock.runtime.stores.window import StagedWindowStore
 
 
@@ -137,7 +138,7 @@ class WindowAggregate(WindowedAggregate):
                 windowed = entry.key
                 if windowed is None:
                     if window[0] != start:
-                        window = Window(start, start + size)
+                        window = Window(start, min(start + size, LAST))
                     windowed = Windowed(key, window)
                 if emit is not None:
                     before = (old if objects else value_of(entry)) if send_old else None

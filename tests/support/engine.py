@@ -64,7 +64,7 @@ def client(broker: Kafka, topology: Topology | str, application_id: str, state_d
 
 
 @contextmanager
-def running(broker: Kafka, topology: Topology, application_id: str, state_dir: Path, **settings: object) -> Iterator[KafkaStreams]:
+def running(broker: Kafka, topology: Topology | str, application_id: str, state_dir: Path, **settings: object) -> Iterator[KafkaStreams]:
     """Yield a client that has reached RUNNING; close it at the end."""
     with client(broker, topology, application_id, state_dir, **settings) as streams:
         streams.start()
