@@ -32,6 +32,7 @@ from penstock.runtime.coordination.records import (
 )
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
 from penstock.runtime.model.states import State, TaskKind
@@ -290,7 +291,13 @@ class Observer:
             with reader(self._connection) as consumer:
                 yield consumer, {name: len(found.partitions) for name, found in topics.items()}
         except KafkaException as error:
-            text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
+            inner = error.args[0]
+            if isinstance(inner, KafkaError) and meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
+                refused = (
+                    f"{self.application}: the brokers at {self._connection} do not let this client read {topic} ({with_remedy(inner)})"
+                )
+                raise BrokerUnavailableError(refused) from error
+            text = inner.str() if isinstance(inner, KafkaError) else str(error)
             silent = f"{self.application}: no broker answers at {self._connection} ({text}){start_hint(self._connection.servers)}"
             raise BrokerUnavailableError(silent) from error
 

@@ -20,6 +20,7 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import CommandResult
+from penstock.runtime.kafka.failures import kafka_error, with_remedy
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import TaskId
 
@@ -126,7 +127,7 @@ class TaskCommands:
         return result
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
-        return BrokerUnavailableError(f"{self._application.id}: {self._application.bootstrap_servers}: {error.args[0].str()}")
+        return BrokerUnavailableError(f"{self._application.id}: {self._application.bootstrap_servers}: {with_remedy(kafka_error(error))}")
 
 
 def committed_offsets(application: Application, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], int]:
@@ -148,7 +149,7 @@ def committed_offsets(application: Application, partitions: Sequence[TopicPartit
     try:
         found = consumer.committed(list(partitions), timeout=_SECONDS)
     except KafkaException as error:
-        raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {error.args[0].str()}") from error
+        raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {with_remedy(kafka_error(error))}") from error
     finally:
         consumer.close()
     return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}

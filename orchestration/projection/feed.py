@@ -35,6 +35,7 @@ from penstock.orchestration.embedded.ports import start_hint
 from penstock.orchestration.kafka.log import WAIT_SECONDS, new_reader
 from penstock.orchestration.projection import writer
 from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.events import events_topic
@@ -197,6 +198,12 @@ class Feed:
             writer.store_coordination(session, self._application.id, key if isinstance(key, bytes) else b"", _value(message))
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
+        inner = error.args[0]
+        if isinstance(inner, KafkaError) and meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
+            return BrokerUnavailableError(
+                f"{self._application.id}: the brokers at {self._application.bootstrap_servers} do not let this client read "
+                f"{events_topic(self._application.id)} and {coordination_topic(self._application.id)} ({with_remedy(inner)})"
+            )
         return BrokerUnavailableError(
             f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"
             f"{start_hint(self._application.bootstrap_servers)}; the application's instances continue by themselves as soon as it does"

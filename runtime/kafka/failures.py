@@ -152,6 +152,8 @@ def unanswered(what: str, error: KafkaError) -> StreamsError:
 def producer_failure(error: KafkaException) -> TaskMigratedError | TransactionAbortedError | None:
     """Return the engine's error for an error of a producer or its transaction; None if the call may be retried (`transactions.py`)."""
     inner = kafka_error(error)
+    if Meaning.NO_RIGHT in meaning(inner):
+        return TaskMigratedError(f"the brokers refuse the producer: {with_remedy(inner)}")
     if inner.fatal() or Meaning.FENCED in meaning(inner):
         return TaskMigratedError(f"the producer was fenced, or its transaction timed out: {inner.str()}")
     if inner.txn_requires_abort() or not inner.retriable():

@@ -159,7 +159,7 @@ class RecordWriter:
         failed: list[KafkaError] = []
         self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
         if self._producer.flush(ANSWER_SECONDS) or failed:
-            reason = failed[0].str() if failed else f"no answer within {ANSWER_SECONDS:.0f} s"
+            reason = with_remedy(failed[0]) if failed else f"no answer within {ANSWER_SECONDS:.0f} s"
             raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: {self._topic} cannot be written: {reason}")
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def ensure_topic(connection: Connection, topic: str, partitions: int, config: Ma
     except KafkaException as error:
         if Meaning.EXISTS not in meaning(error):
             raise BrokerUnavailableError(
-                f"bootstrap.servers = {connection}: topic {topic} cannot be made: {error.args[0].str()}"
+                f"bootstrap.servers = {connection}: topic {topic} cannot be made: {with_remedy(kafka_error(error))}"
             ) from error
     except FutureTimeoutError as error:
         raise BrokerUnavailableError(f"bootstrap.servers = {connection}: no answer within {ANSWER_SECONDS:.0f} s") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -159,6 +160,33 @@ def test_a_connection_shows_no_secret(secured: SecuredBroker) -> None:
     assert VARIABLE not in os.environ
 
 
+MISSING = (
+    (Resource.GROUP, False, "app-[^ ]+: GROUP_AUTHORIZATION_FAILED"),
+    (Resource.GROUP, True, "Group authorization failed"),
+    (Resource.TRANSACTIONAL_ID, True, "Transactional Id authorization failed"),
+    (Resource.TOPIC, True, "do not let this client read .*-coordination .*authorization failed"),
+)
+
+
+@pytest.mark.parametrize(("resource", "prefixed", "said"), MISSING)
+@pytest.mark.parametrize("project", ["no rights"], indirect=True)
+def test_a_start_without_a_right_ends_and_says_which(
+    project: Project, resource: Resource, prefixed: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = project.application
+    for end, partitions in (("in", 2), ("out", 1)):
+        project.broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+    given = [right for right in needed(project, Role.INSTANCE) if (right.resource, right.prefixed) != (resource, prefixed)]
+    grant(project, {Role.INSTANCE: given})
+    monkeypatch.setenv(USER, Role.INSTANCE)
+    started = CliRunner().invoke(app, ("start", application.instances[0]), env={"COLUMNS": "400"})
+    assert started.exit_code == 1
+    assert re.search(said, started.output, re.IGNORECASE), started.output
+    assert "`penstock acls`" in started.output
+    assert "no broker answers" not in started.output
+
+
+@pytest.mark.parametrize("project", ["certificate"], indirect=True)
 def test_the_printed_commands_grant(secured: SecuredBroker, project: Project, tmp_path: Path) -> None:
     """One of each kind is run by Kafka's own tool."""
     login = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{ADMIN}" password="{PASSWORD}";'
