@@ -257,4 +257,5 @@ def deploy(
             return
         plan = deployment.run()
         left = f"; not those of other machines: {', '.join(plan.elsewhere)}" if plan.elsewhere else ""
+        left += f"; not those that are not declared: {', '.join(plan.left)}" if plan.left else ""
         say(f"{application} runs the new code: {', '.join((*plan.current, *plan.replaced))}{left}")

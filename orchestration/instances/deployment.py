@@ -37,25 +37,27 @@ _AT_WORK = (TaskState.RUNNING, TaskState.PAUSED)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps of a deployment: the instances to replace, in order, those that run the new code already, and those on other machines.
-    `changes`: of the topology, line by line."""
+    """Steps of a deployment: the instances to replace, in order, those that run the new code already, and those on other machines. `left`:
+    instances that run and are not declared, whose code stays. `changes`: of the topology, line by line."""
 
     application: Application
     replaced: tuple[str, ...]
     current: tuple[str, ...]
     elsewhere: tuple[str, ...]
+    left: tuple[str, ...]
     changes: tuple[str, ...]
     builds: dict[str, str]
 
     def lines(self) -> list[str]:
         """Return the plan, one sentence per line."""
-        together = len(self.replaced) + len(self.current) + len(self.elsewhere) > 1
+        together = len(self.replaced) + len(self.current) + len(self.elsewhere) + len(self.left) > 1
         how = "hands its tasks over, and starts with the new code" if together else "is closed, and started with the new code"
         return [
             *(["the topology differs from the one that ran last:"] if self.changes else []),
             *(f"  {line}" for line in self.changes),
             *(f"{name} runs this code already" for name in self.current),
             *(f"{name} is of another machine: deploy it there" for name in self.elsewhere),
+            *(f"{name} is not declared, and keeps the code that it runs: penstock drain {name} closes it" for name in self.left),
             *(f"{name} {how}" for name in self.replaced),
         ]
 
@@ -96,15 +98,18 @@ class Deployment:
         picture = self._observer.observe() if not findings.problems else None
         elsewhere = [name for name in names if picture is not None and self._is_elsewhere(name, picture)]
         mine = [name for name in names if name not in elsewhere]
-        refuse(application, findings, alone=len(names) == 1)
+        members = [] if picture is None else [member for member in picture.members.values() if not member.returns]
+        left = sorted({member.instance for member in members} - set(names))
+        refuse(application, findings, alone=len(names) == 1 and not left)
         assert picture is not None  # no obstacle, so it was read
-        builds = {member.instance: member.build for member in picture.members.values() if not member.returns}
+        builds = {member.instance: member.build for member in members}
         current = [name for name in mine if not self._everything and self._runs(name, builds, findings)]
         leader = picture.assignment.leader.rpartition("/")[0].rpartition("/")[0] if picture.assignment is not None else ""
         replaced = sorted((name for name in mine if name not in current), key=lambda name: name == leader)
         if replaced:
             self._demand(application)
-        return Plan(application, tuple(replaced), tuple(current), tuple(elsewhere), tuple(findings.changes), findings.builds)
+        changes = tuple(findings.changes)
+        return Plan(application, tuple(replaced), tuple(current), tuple(elsewhere), tuple(left), changes, findings.builds)
 
     def _is_elsewhere(self, name: str, picture: Picture) -> bool:
         member = picture.member(name)
@@ -143,7 +148,7 @@ class Deployment:
 
     def _replace(self, plan: Plan, name: str) -> None:
         operations, actor = self._operations, self._actor
-        others = [each for each in (*plan.replaced, *plan.current, *plan.elsewhere) if each != name]
+        others = [each for each in (*plan.replaced, *plan.current, *plan.elsewhere, *plan.left) if each != name]
         if any(self._observer_says_it_runs(each) for each in others):
             self._progress(f"{name} hands its tasks over")
             operations.hand_over_for_restart(name, actor=actor, timeout_s=DRAIN_SECONDS)

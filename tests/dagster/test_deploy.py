@@ -150,6 +150,20 @@ def test_what_would_not_start_is_refused_with_everything_that_is_wrong_and_nothi
     assert processes(deployed)[1] == before[1] and processes(deployed)[0] not in (None, before[0])
 
 
+def test_an_instance_that_is_not_declared_any_more_is_named_and_counts_in_the_check(deployed: Project) -> None:
+    """It keeps its code, so the only declared instance is not alone: beside it, the new version may not start."""
+    application, (name, retired) = deployed.application.id, deployed.application.instances
+    before = processes(deployed)
+    streams = deployed.operations.paths.streams_toml
+    streams.write_text(streams.read_text().replace(f', "{retired}"', ""))
+    write(deployed, LESS)
+    assert "store counts of sub-topology 0 is left out" in penstock("deploy", application, "--dry-run", status=1)
+    write(deployed, CODE.replace("# more", "# other"))
+    planned = penstock("deploy", application, "--dry-run")
+    assert f"{name} hands its tasks over" in planned and f"{retired} is not declared, and keeps the code that it runs" in planned
+    assert processes(deployed) == before
+
+
 def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_continues(deployed: Project) -> None:
     application = deployed.application.id
     before = processes(deployed)
