@@ -1,9 +1,10 @@
 """Members of a consumer group with a live session, as listed by its coordinator.
 
-Both requests for that have problems in librdkafka 2.16. `describe_consumer_groups` does not survive a broker failure: a client that used it
-before gets no answer when the broker is back, and a request while the broker is down aborts the process by an assertion. `list_groups`
-survives it, but fails while any broker of the cluster is down. So `list_groups` is used, and `describe_consumer_groups` only by a new
-client that a broker has just answered.
+Both requests for that have problems in librdkafka 2.16. `describe_consumer_groups` looks up the coordinator: while that broker is away,
+the client connects to it hundreds of times per second, without `reconnect.backoff.ms`, and when the request times out, an assertion
+aborts the process (librdkafka issue 4605). `list_groups` asks every broker that the client knows, and fails while one of them is away. So
+only `list_groups` is used, and after a failure by a new client: it knows the brokers that the cluster lists now, and one that is away is no
+longer listed once its session with the controller has ended.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class GroupMembers:
             if self._admin is None:  # most workers never lead, and never ask
                 self._admin = admin_client(self._config)
             try:
-                found = self._admin.list_groups(self._group, timeout=ANSWER_SECONDS)
-                return frozenset(str(member.id) for group in found for member in group.members)
+                return self._listed(self._admin)
             except KafkaException:
-                admin = admin_client(self._config)
-                admin.list_topics(timeout=ANSWER_SECONDS)
-                description = admin.describe_consumer_groups([self._group], request_timeout=ANSWER_SECONDS)[self._group].result()
-                return frozenset(member.member_id for member in description.members)
+                self._admin = admin_client(self._config)
+                self._admin.list_topics(timeout=ANSWER_SECONDS)
+                return self._listed(self._admin)
         except KafkaException as error:
             raise unanswered(f"group {self._group} cannot be described", kafka_error(error)) from error
+
+    def _listed(self, admin: AdminClient) -> frozenset[str]:
+        found = admin.list_groups(self._group, timeout=ANSWER_SECONDS)
+        return frozenset(str(member.id) for group in found for member in group.members)

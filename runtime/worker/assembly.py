@@ -222,7 +222,6 @@ def _assemble(
     subscription = resources.opened(Subscription(spec.topology, topics.names, watcher))
     topology = subscription.topology
     spec = replace(spec, topology=topology)
-    topics.members(config.application_id)  # names a missing right: the clients that read committed offsets only time out
     drop_state_of_before(config, topics, directory)
     acceptance = refuse_misfit(topology, config, topics, directory)
     layout = prepare_topics(topics, topology, config, had=acceptance.changelogs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from penstock.orchestration.cli import app
 from penstock.orchestration.embedded.cluster import EmbeddedCluster
 from penstock.orchestration.embedded.kafka import BrokerError
 from penstock.orchestration.embedded.ports import free_port, is_free
-from tests.support import Kafka, wait_until
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.clients import group_consumer
+from penstock.runtime.kafka.group_members import GroupMembers
+from penstock.runtime.model.errors import StreamsError
+from tests.support import Kafka, unique, wait_until
 
 
 @pytest.fixture
@@ -62,6 +67,41 @@ def test_topics_have_three_copies_one_broker_may_be_away_and_the_commands_see_it
     assert len(cluster.status()) == 3
     assert runner.invoke(app, ["broker", "stop"]).exit_code == 0
     assert cluster.status() == [] and not cluster.stop(), "nothing is left to stop"
+
+
+def test_the_members_of_a_group_are_known_while_its_coordinator_is_frozen_and_after(cluster: EmbeddedCluster) -> None:
+    """As the leader asks for them, twice a second."""
+    kafka, group = Kafka(cluster.bootstrap_servers), unique("members")
+    kafka.create_topic("any", exact=True)
+    config = StreamsConfig({"application.id": group, "bootstrap.servers": cluster.bootstrap_servers})
+    asked, consumer = GroupMembers(config, group), group_consumer({"bootstrap.servers": cluster.bootstrap_servers}, group)
+
+    def members() -> int:
+        consumer.poll(0.05)
+        try:
+            return len(asked.ask())
+        except StreamsError:
+            return -1
+
+    pid: int | None = None
+    try:
+        consumer.subscribe(["any"])
+        wait_until(lambda: members() == 1, what="the member")
+        place = kafka.admin.describe_consumer_groups([group])[group].result(10).coordinator
+        (coordinator,) = [broker for broker in cluster.brokers if broker.port == place.port]
+        status = coordinator.status()
+        assert status is not None
+        pid = status.pid
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: members() == -1, what="a request without an answer")
+        wait_until(lambda: members() == 1, 60, what="the member, by another coordinator")
+        os.kill(pid, signal.SIGCONT)
+        until = time.monotonic() + 15
+        wait_until(lambda: members() == 1 and time.monotonic() > until, 60, what="the member, with all brokers")
+    finally:
+        if pid is not None:
+            os.kill(pid, signal.SIGCONT)
+        consumer.close()
 
 
 def test_a_damaged_layout_is_named(tmp_path: Path) -> None:

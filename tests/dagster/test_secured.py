@@ -161,7 +161,7 @@ def test_a_connection_shows_no_secret(secured: SecuredBroker) -> None:
 
 
 MISSING = (
-    (Resource.GROUP, False, "app-[^ ]+: GROUP_AUTHORIZATION_FAILED"),
+    (Resource.GROUP, False, "the committed offsets cannot be read: .*Group authorization failed"),
     (Resource.GROUP, True, "Group authorization failed"),
     (Resource.TRANSACTIONAL_ID, True, "Transactional Id authorization failed"),
     (Resource.TOPIC, True, "do not let this client read .*-coordination .*authorization failed"),
