@@ -152,8 +152,10 @@ class Application:
     @property
     def connection(self) -> Connection:
         """How clients of commands, checks and jobs reach the brokers: the settings of the application's admin clients. Raises
-        StreamsConfigError."""
-        return Connection.of(self.streams_config().admin_properties())
+        StreamsConfigError if a variable in them is not set; other settings are not looked at."""
+        admin = {key.removeprefix("admin."): value for key, value in self.config.items() if key.startswith("admin.")}
+        written = Connection.of({**self.config, **admin})
+        return Connection.of(resolved({"bootstrap.servers": written.servers, **written.settings}, self.id))
 
     def value(self, key: str) -> Value | None:
         """Return a value of the configuration, with its variables replaced; None if the key is not set. Raises StreamsConfigError."""
