@@ -7,6 +7,7 @@ with a dash and more, `orders` and `orders-eu`, shares its rights with that one.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,7 @@ class Right:
     name: str
     operations: tuple[Operation, ...]
     why: str
+    """What for, as `penstock acls` prints it."""
     prefixed: bool = False
 
     def command(self, principal: str, servers: str) -> str:
@@ -62,7 +64,7 @@ class Right:
         pattern = " --resource-pattern-type prefixed" if self.prefixed else ""
         operations = " ".join(f"--operation {operation}" for operation in self.operations)
         return (
-            f"kafka-acls --bootstrap-server {servers} --command-config admin.properties --add --allow-principal '{principal}' "
+            f"kafka-acls --bootstrap-server {servers} --command-config admin.properties --add --allow-principal {shlex.quote(principal)} "
             f"{operations} {target}{pattern}"
         )
 

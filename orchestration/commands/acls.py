@@ -43,4 +43,5 @@ def acls(
         if patterns:
             say(f"# and for each topic that {patterns} matches what an input topic needs")
         for right in rights(application, topology, each):
+            say(f"# {right.why}")
             out.print(right.command(principal or f"User:{application}-{each}", servers), markup=False, soft_wrap=True)

@@ -1,10 +1,9 @@
 """Members of a consumer group with a live session, as listed by its coordinator.
 
-Both requests for that have problems in librdkafka 2.16. `describe_consumer_groups` looks up the coordinator: while that broker is away,
-the client connects to it hundreds of times per second, without `reconnect.backoff.ms`, and when the request times out, an assertion
-aborts the process (librdkafka issue 4605). `list_groups` asks every broker that the client knows, and fails while one of them is away. So
-only `list_groups` is used, and after a failure by a new client: it knows the brokers that the cluster lists now, and one that is away is no
-longer listed once its session with the controller has ended.
+Both requests for that have problems in librdkafka 2.16. `describe_consumer_groups` looks up the coordinator: while that broker is away, the
+request may time out, and then an assertion may abort the process (librdkafka issue 4605). `list_groups` asks every broker that the client
+knows, and fails while one of them is away. So only `list_groups` is used, and after a failure by a new client: it knows the brokers that
+the cluster lists now, and one that is away is no longer listed once its session with the controller has ended.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 BATCH = 2000
 """Messages per poll. They are accessed several times, and should still be in the CPU's cache (measured: with 5,000, a message takes a third
 longer from here to its chain)."""
-
-
-REFUSAL_SECONDS = 1.0
 
 
 class Polled(NamedTuple):
@@ -53,6 +50,8 @@ class Reader:
     def __init__(self, config: StreamsConfig) -> None:
         """Makes no request."""
         self._config = config
+        self._refused: Consumer | None = None
+        """Consumer that hears why offsets cannot be read, since they could not."""
         self._consumer = input_consumer(config)
         self._consume = self._consumer.consume
         self._assigned: dict[TopicPartition, None] = {}
@@ -155,13 +154,16 @@ class Reader:
     def _refusal(self) -> KafkaError | None:
         """Return the error with which the brokers refuse the group to this client; None if they do not. The request for offsets only times
         out then: the client reports the error beside it, to a consumer that is polled, and this one's messages must not be lost."""
-        asked = offsets_consumer(self._config.admin_properties(), self._config.application_id)
-        try:
-            message = asked.poll(REFUSAL_SECONDS)
-        finally:
-            asked.close()
+        if self._refused is None:  # its answer is here at the next attempt: waiting for it would delay a take-over
+            self._refused = offsets_consumer(self._config.admin_properties(), self._config.application_id)
+        message = self._refused.poll(0)
         error = None if message is None else message.error()
         return error if error is not None and Meaning.FORBIDDEN in meaning(error) else None
+
+    def _forget_refusals(self) -> None:
+        if self._refused is not None:
+            self._refused.close()
+            self._refused = None
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets, without partitions that have none. Raises BrokerUnavailableError if they cannot be read in
@@ -173,6 +175,7 @@ class Reader:
             found = self._consumer.committed(wanted, timeout)
         except KafkaException as error:
             raise unanswered("the committed offsets cannot be read", self._refusal() or kafka_error(error)) from error
+        self._forget_refusals()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for at in found:
             if at.error is not None:
@@ -216,4 +219,5 @@ class Reader:
         return metadata
 
     def close(self) -> None:
+        self._forget_refusals()
         self._consumer.close()
