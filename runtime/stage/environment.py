@@ -83,6 +83,7 @@ class Environment:
             collector=self.collector,
             global_stores=global_stores,
             hold_outputs=False,
+            changelogs_roll_back=True,
             max_task_idle_ms=self._max_task_idle_ms,
             default_offset_reset=AutoOffsetReset.of(self.config.text("auto.offset.reset")),
             default_timestamp_extractor=self.config["default.timestamp.extractor"],

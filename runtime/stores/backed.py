@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,7 +11,15 @@ from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition, changelog_topic
 from penstock.runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from penstock.runtime.stores.backend import Backend
-from penstock.runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout, StoreSchemas
+from penstock.runtime.stores.base import (
+    ChangelogRecord,
+    EngineStore,
+    FlushListener,
+    FlushRun,
+    StoreContext,
+    StoreLayout,
+    StoreSchemas,
+)
 from penstock.runtime.stores.headers import HeadersReader, PackedSerde
 from penstock.runtime.stores.layout import LAYOUT_META, encode_layout
 from penstock.runtime.stores.reading import Reader, unreadable, unwritable
@@ -182,6 +190,15 @@ class BackedStore(EngineStore, Generic[B]):
         self._forget()
         self._backend.wipe()
         self._loaded_from_backend()
+
+    def committed_records(self, records: Sequence[ChangelogRecord]) -> Iterator[ChangelogRecord]:
+        read = self._opened().get
+        for key, _, timestamp in records:
+            yield self._changelog_record(key, read(key), timestamp)
+
+    def _changelog_record(self, key: bytes, stored: bytes | None, timestamp: int) -> ChangelogRecord:
+        """Return the changelog record of a stored value; `timestamp` is for a value without one."""
+        return key, stored, timestamp
 
     def flush(self) -> None:
         self._opened().flush()

@@ -292,6 +292,12 @@ class EngineStore(ABC):
         """Roll back to the last commit: drop staging, cache and metadata set since."""
 
     @abstractmethod
+    def committed_records(self, records: Sequence[ChangelogRecord]) -> Iterator[ChangelogRecord]:
+        """Return for each record the one that takes a restore back from it to the committed entry: its key with the committed value. The
+        timestamp is the committed one where the store keeps it, else that of the record. A user's store has none, because only the user
+        can read it."""
+
+    @abstractmethod
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         """Apply changelog records in order, with the offsets, in one atomic batch. The record's timestamp becomes the value's."""
 

@@ -282,6 +282,9 @@ class CustomStore(EngineStore):
             self._ruined = True
             raise self._corrupted("it contains uncommitted writes")
 
+    def committed_records(self, records: Sequence[ChangelogRecord]) -> Iterator[ChangelogRecord]:
+        return iter(())
+
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         self._opened()
         if self._pending:

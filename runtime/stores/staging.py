@@ -38,7 +38,7 @@ from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import AggregationWithHeaders, Headers, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.runtime.stores.backed import UPDATE_BYTES, B, BackedStore
 from penstock.runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
-from penstock.runtime.stores.headers import stored_rows
+from penstock.runtime.stores.headers import split_stored, stored_rows
 from penstock.runtime.stores.look_ahead import NOT_READ, LookAhead
 from penstock.runtime.stores.reading import NOTHING_STAGED, Staged, StagedRow
 from penstock.runtime.stores.settings import StoreSettings
@@ -390,6 +390,14 @@ class StagedStore(BackedStore[B], EntryStore):
             return stored_rows(records)
         pack = _TIMESTAMP.pack
         return ((key, pack(timestamp) + value if value is not None else None) for key, value, timestamp in records)
+
+    def _changelog_record(self, key: bytes, stored: bytes | None, timestamp: int) -> ChangelogRecord:
+        if stored is None or not self._timestamped:
+            return key, stored, timestamp
+        if self.keeps_headers:
+            own, packed = split_stored(stored)
+            return key, packed, own
+        return key, stored[_TIMESTAMP.size :], _TIMESTAMP.unpack_from(stored)[0]
 
     def _committed(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         for entry in self._uncommitted.values():

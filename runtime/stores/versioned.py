@@ -395,6 +395,17 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         self._reset_meta()
         self._time.now = self._committed_time.now
 
+    def committed_records(self, records: Sequence[ChangelogRecord]) -> Iterator[ChangelogRecord]:
+        """A version cannot be taken from a changelog again: where the committed history has none at the record's time, one with the value
+        of that time takes its place."""
+        for key, _, timestamp in records:
+            latest = self._latest(key)
+            if latest is not None and latest[0] <= timestamp:
+                yield key, latest[1], timestamp
+            else:
+                older = self._first_after(key, timestamp)
+                yield key, older.value if older is not None and older.since <= timestamp else None, timestamp
+
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._puts:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._puts)} uncommitted updates")

@@ -99,7 +99,9 @@ class ActiveTask:
         return wiped
 
     def _stores_open(self) -> None:
-        self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
+        self._writer = ChangelogWriter(
+            self.plan.application_id, self.id, list(self.stores.values()), rolls_back=self.plan.changelogs_roll_back
+        )
         self.changelogs = self.plan.changelogs  # derived from the topology's builders once, not at every commit
         for name, store in self.stores.items():
             self.plan.metrics.gauge_of("uncommitted-bytes", STATE, partial(_uncommitted, store), task_id=str(self.id), store=name)
@@ -213,7 +215,7 @@ class ActiveTask:
             store.rollback()
         self.queues = None
         self.pause_wanted = None
-        self._dirty = False
+        self._dirty = self._writer is not None and self._writer.rolled_back()
         self.stream_time = store_metadata.stored_stream_time(self.stores)
 
     def _close_pipeline(self, *, quietly: bool) -> None:
@@ -532,6 +534,8 @@ class ActiveTask:
         """Commit the stores after the broker's commit: data and offsets in one batch."""
         self.committed_offsets.update(offsets)
         self._incidents.search.drop_verdicts(offsets)
+        if self._writer is not None:
+            self._writer.committed()
         for partition in offsets:
             self.reset_positions.pop(partition, None)
         if not offsets and not self._dirty:

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """Everything that a task needs. `sources` is by topic; `hold_outputs`: outputs wait until a record's chain has returned."""
+    """Everything that a task needs. `sources` is by topic; `hold_outputs`: outputs wait until a record's chain has returned.
+    `changelogs_roll_back`: readers do not see the changelog records of a commit that was rolled back."""
 
     task_id: TaskId
     application_id: str
@@ -45,6 +46,7 @@ class TaskPlan:
     collector: WorkerCollector
     global_stores: GlobalStores | None
     hold_outputs: bool
+    changelogs_roll_back: bool
     max_task_idle_ms: int
     default_offset_reset: AutoOffsetReset
     default_timestamp_extractor: object

@@ -120,6 +120,7 @@ class TaskFactory:
             collector=self._collector,
             global_stores=self._global_stores,
             hold_outputs=self._hold,
+            changelogs_roll_back=self.exactly_once,
             max_task_idle_ms=config.integer("max.task.idle.ms"),
             default_offset_reset=AutoOffsetReset.of(config.text("auto.offset.reset")),
             default_timestamp_extractor=config["default.timestamp.extractor"],

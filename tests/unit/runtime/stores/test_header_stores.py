@@ -87,7 +87,7 @@ def test_headers_are_those_of_the_changelogs_records_and_come_back_from_there(bu
     for number, key in enumerate("abcd"):
         put(store, key, number, SOME if number % 2 else None)
     put(store, "e", 4, [("other", b"")])
-    sent = list(ChangelogWriter("app", TASK, [store]).pending())
+    sent = list(ChangelogWriter("app", TASK, [store], rolls_back=True).pending())
     found = {key[:1]: (value, headers) for _, rows, headers in sent for key, value, _ in rows}
     assert found == {
         **{key: (number.to_bytes(8, "big"), SOME if number % 2 else None) for number, key in enumerate((b"a", b"b", b"c", b"d"))},
