@@ -48,7 +48,7 @@ def backfill_asset(application: Application, group: str, topics: Topics) -> dg.A
     ) -> dg.MaterializeResult[None]:
         until = end_of(context.partition_key) if context.has_partition_key else config.until or None
         found = run_backfill(context, penstock.operations, spark, application, until, restart=config.restart)
-        return dg.MaterializeResult(metadata=metadata(found))
+        return dg.MaterializeResult(metadata=metadata(found, application.id))
 
     return history
 
@@ -73,7 +73,7 @@ def _delta(request: BackfillRequest) -> bool:
     return any(given.format == "delta" for given in request.inputs.values())
 
 
-def metadata(found: HistoryResult) -> Mapping[str, dg.MetadataValue]:
+def metadata(found: HistoryResult, application: str) -> Mapping[str, dg.MetadataValue]:
     """Return what a run has made and what it cost. Numbers have names of their own, so that Dagster plots them."""
     columns = ("sub-topology", "tasks", "records", "CPU seconds", "slowest task, s", "median, s")
     stages = [
@@ -97,7 +97,7 @@ def metadata(found: HistoryResult) -> Mapping[str, dg.MetadataValue]:
     ]
     return {
         "1 seed": dg.MetadataValue.text(found.seed),
-        "2 next": dg.MetadataValue.text(f"penstock start INSTANCE --seed {found.seed}"),
+        "2 next": dg.MetadataValue.text(f"penstock start {application} --seed {found.seed}"),
         **({"3 outputs": dg.MetadataValue.text(found.outputs)} if found.outputs else {}),
         **({"4 rejected": dg.MetadataValue.text(found.rejected)} if found.rejected else {}),
         "5 stages": dg.MetadataValue.table(stages),
@@ -129,7 +129,7 @@ def _job(applications: Sequence[Application]) -> dg.JobDefinition:
         if running := [name for name in operations.instances(application) if operations.launcher.running(name) is not None]:
             raise failure(f"{', '.join(running)} of {application.id} run: state is installed only while none does (penstock stop)")
         found = run_backfill(context, operations, spark, application, config.until or None)
-        context.add_output_metadata(dict(metadata(found)))
+        context.add_output_metadata(dict(metadata(found, application.id)))
         return found.seed
 
     @dg.op(description="Install the seed and start the application's instances, which continue where the history ends.")

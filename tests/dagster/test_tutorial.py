@@ -1,4 +1,4 @@
-"""The tutorial does what it says, from an empty folder to the repaired application, with a real broker, Dagster and a browser."""
+"""The tutorials do what they say, from an empty folder, with a real broker, Dagster, Spark and a browser."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.dagster.tutorial import PAGE, Change, Command, File, Picture, Reader, steps
+from tests.dagster.tutorial import HISTORY, PAGE, Change, Command, File, Picture, Reader, steps
 
 
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_tutorial_print_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [PAGE, HISTORY], ids=lambda page: page.stem)
+def test_the_commands_of_the_tutorial_print_what_it_says(page: Path, tmp_path: Path) -> None:
     (folder := tmp_path / "empty").mkdir()
     reader = Reader(folder, tmp_path)
     try:
-        reader.follow()
+        reader.follow(page)
     finally:
         reader.close()
 

@@ -1,5 +1,5 @@
-"""docs/tutorial.md, typed as a reader types it: its files are written, its commands run, their output is compared with the page's,
-and its screenshots are taken in a real browser. `python -m tests.dagster.tutorial` renews the screenshots in docs/.
+"""docs/tutorial.md and docs/history-tutorial.md, typed as a reader types them: files are written, commands run, their output is compared
+with the page's, and the screenshots are taken in a real browser. `python -m tests.dagster.tutorial` renews the screenshots in docs/.
 
 In a `console` block a line after `$ ` is a command, and the lines up to the next one are its output: `…` stands for any text, a line of it
 for any lines; spaces do not count. A command that only looks (`LOOKING`) is repeated until its output is the page's, as a reader would do.
@@ -23,7 +23,7 @@ from tests.dagster.browsing import chromium, opened, see
 from tests.support import ROOT, wait_until
 from tests.support.installed import users_environment
 
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGE, HISTORY = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "history-tutorial.md"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LOOKING = ("penstock status", "penstock tasks", "penstock alerts", "penstock run-books", "penstock broker tool kafka-console-consumer")
 SERVER = "penstock dev"
@@ -95,7 +95,11 @@ class Reader:
         """`pictures`: where the screenshots go."""
         self._folder, self._pictures = folder, pictures
         self._port, kafka_port = free_port(), free_port()
-        self._options = ["--port", str(self._port), "--kafka-port", str(kafka_port)]
+        self._options = {
+            SERVER: f"--port {self._port} --kafka-port {kafka_port}",
+            "penstock broker start": f"--port {kafka_port}",
+        }
+        """Options that a reader does not type: of commands that take ports."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         kept = {name: value for name, value in os.environ.items() if name == "PENSTOCK_CACHE"}
         self._environment = users_environment(PATH=path, PENSTOCK_BOOTSTRAP_SERVERS=f"127.0.0.1:{kafka_port}", **kept)
@@ -133,7 +137,7 @@ class Reader:
         elif command.text == SERVER:
             with self._log.open("wb") as log:
                 self._server = subprocess.Popen(
-                    [*SERVER.split(), *self._options],
+                    f"{SERVER} {self._options[SERVER]}".split(),
                     cwd=self._folder,
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
@@ -143,7 +147,8 @@ class Reader:
                 )
             self._compare(command, self._log.read_text, PATIENCE)
         else:
-            self._compare(command, lambda: self._output(command.text), PATIENCE if command.text.startswith(LOOKING) else 0)
+            typed = f"{command.text} {self._options.get(command.text, '')}"
+            self._compare(command, lambda: self._output(typed), PATIENCE if command.text.startswith(LOOKING) else 0)
 
     def _compare(self, command: Command, output: Callable[[], str], patience: float) -> None:
         """Compare the output with the page's, again until the patience ends."""

@@ -128,7 +128,7 @@ def _show(result: HistoryResult, application: str) -> None:
     if result.rejected is not None:
         warn(f"rejected records: {result.rejected}")
     say(f"seed of {result.bytes / 1e6:,.1f} MB: {result.seed}")
-    say(f"next: penstock start INSTANCE --seed {result.seed} starts {application} with it")
+    say(f"next: penstock start {application} --seed {result.seed}")
 
 
 def _line(stage: StageResult) -> str:
