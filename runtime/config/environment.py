@@ -1,10 +1,17 @@
-"""Environment variables in configuration, as `${NAME}` in a text: for secrets, and for values of the machine such as a pod's name."""
+"""Values from outside in configuration: for secrets, and for values of the machine such as a pod's name.
+
+    ${NAME}                 the environment variable
+    ${file:/run/secrets/x}  the content of a file, UTF-8, without the newline at its end; its path is absolute, and may have ${NAME}
+
+A file is how Kubernetes mounts a secret, Docker and systemd (`LoadCredential=`) hand one over, and an agent renews one.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Container, Mapping
+from pathlib import Path
 
 from penstock.runtime.config.keys import KEYS
 from penstock.runtime.model.errors import StreamsConfigError
@@ -15,30 +22,45 @@ BUILD = "PENSTOCK_BUILD"
 
 Value = str | int | float | bool
 
-_NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME = r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}"
+_REFERENCE = re.compile(rf"{_NAME}|\$\{{file:((?:[^${{}}]|{_NAME})+)\}}")
 
 
 def filled_in(text: str, where: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the text with each `${NAME}` replaced. Raises StreamsConfigError, naming `where`, for a variable that is not set."""
+    """Return the text with each `${NAME}` and `${file:PATH}` replaced. Raises StreamsConfigError, naming `where`, for a variable that is
+    not set, and for a file that cannot be read."""
 
     def value(found: re.Match[str]) -> str:
+        if found[2] is not None:
+            return _content(Path(filled_in(found[2], where, environment)), f"{where}: {found[0]}")
         if found[1] not in environment:
             raise StreamsConfigError(f"{where}: {found[0]} is not set in the environment")
         return environment[found[1]]
 
-    return _NAME.sub(value, text)
+    return _REFERENCE.sub(value, text)
+
+
+def _content(path: Path, where: str) -> str:
+    if not path.is_absolute():
+        raise StreamsConfigError(f"{where}: the path must be absolute: processes have different working directories")
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise StreamsConfigError(f"{where} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise StreamsConfigError(f"{where} cannot be read: its content is not UTF-8") from None  # the cause shows bytes of the secret
 
 
 def setting(text: str, where: str, environment: Mapping[str, str] = os.environ) -> str:
     """As `filled_in`, for a configuration value. The result keeps its template, which messages show instead of the value."""
-    return FromEnvironment.of(filled_in(text, where, environment), text) if _NAME.search(text) else text
+    return FromEnvironment.of(filled_in(text, where, environment), text) if _REFERENCE.search(text) else text
 
 
 def resolved(
     config: Mapping[str, Value], where: str = "", environment: Mapping[str, str] = os.environ, *, optional: Container[str] = ()
 ) -> dict[str, Value]:
-    """Return the configuration with each `${NAME}` in its texts replaced (`setting`). Raises StreamsConfigError, naming `where` and the
-    key, for a variable that is not set; if the key is `optional`, it is left out instead."""
+    """Return the configuration with what its texts refer to (`setting`). Raises StreamsConfigError, naming `where` and the key, for a
+    variable that is not set, or a file that cannot be read; if the key is `optional`, it is left out instead."""
     found: dict[str, Value] = {}
     for key, value in config.items():
         try:

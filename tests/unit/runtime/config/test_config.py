@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -144,6 +146,37 @@ def test_a_value_from_the_environment_is_shown_as_it_was_written(key: str, monke
     with pytest.raises(StreamsConfigError) as caught:
         config(**{key: setting("${HIDDEN}", "here")})
     assert "${HIDDEN}" in str(caught.value) and repr(value) not in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_a_secret_is_read_from_a_file_and_shown_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kafka password").write_text(f"{SECRET} ${{HOME}}é\n\n", encoding="utf-8")
+    monkeypatch.setenv("CREDENTIALS", str(tmp_path))
+    written = "<${file:${CREDENTIALS}/kafka password}>"
+    assert setting(written, "here") == f"<{SECRET} ${{HOME}}é\n>", "one newline is the editor's; what is in the file is no reference"
+    with pytest.raises(StreamsConfigError) as caught:
+        config(acks=setting(written, "here"))
+    assert written in str(caught.value) and SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("${file:/nowhere/at all}", "here: ${file:/nowhere/at all} cannot be read: No such file or directory"),
+        ("${file:relative}", "here: ${file:relative}: the path must be absolute"),
+        ("${file:/tmp}", "here: ${file:/tmp} cannot be read: Is a directory"),
+        ("${file:${UNSET_HERE}/x}", "here: ${UNSET_HERE} is not set in the environment"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(written: str, reason: str) -> None:
+    with pytest.raises(StreamsConfigError, match=re.escape(reason)):
+        setting(written, "here")
+
+
+def test_the_bytes_of_a_file_that_is_no_text_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(SECRET.encode() + b"\xff")
+    with pytest.raises(StreamsConfigError, match="its content is not UTF-8") as caught:
+        setting(f"${{file:{tmp_path}/key}}", "here")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_values_from_the_environment_are_plain_texts_to_whoever_reads_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
