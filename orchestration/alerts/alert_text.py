@@ -128,6 +128,17 @@ def next_commands(alert: Alert) -> list[str]:
         case "GLOBAL_TOPIC_NOT_COMPACTED":
             alter = f"--alter --entity-type topics --entity-name {shlex.quote(alert.subject)} --add-config cleanup.policy=compact"
             return [f"penstock broker tool kafka-configs -- {alter}"]
+        case "INPUT_PARTITIONS_ADDED" if alert.detail.get("store"):
+            topic = shlex.quote(alert.subject)
+            return [
+                "# the table is right until it is rebuilt: keep its rows",
+                f"penstock snapshot take {application}",
+                f"# create {alert.subject} again, with as many partitions and cleanup.policy=compact; then, before others write to it:",
+                f"penstock run-book restore-global-topic {application} {topic}",
+                resolve,
+            ]
+        case "INPUT_PARTITIONS_ADDED" if alert.detail.get("internal"):
+            return [f"penstock stop {application}", f"penstock reset {application}", resolve]
         case "INPUT_PARTITIONS_ADDED":
             return [
                 "# producers write to the former partitions only, until one of these is done",

@@ -242,10 +242,11 @@ def _compaction_alert(event: Event) -> NewAlert:
 def _partitions_alert(event: Event) -> NewAlert:
     payload = event.payload
     topic, read, partitions = (payload.get(name) for name in ("topic", "read", "partitions"))
-    title = (
-        f"input topic {topic} has {partitions} partitions, and {read} are read: records in the new ones are not processed "
-        f"({payload.get('reason')})"
-    )
+    if payload.get("store") is None:
+        what = f"input topic {topic} has {partitions} partitions, and {read} are read: records in the new ones are not processed"
+    else:
+        what = f"global topic {topic} has {partitions} partitions, and had {read}"
+    title = f"{what} ({payload.get('reason')})"
     return _event_alert(event, str(topic), title, severity=Severity.ERROR)
 
 

@@ -385,7 +385,8 @@ def compaction(known: Known) -> CheckResult:
 
 
 def partitions(known: Known) -> CheckResult:
-    """Check for topics reported to have partitions without a task, until each has one, or a person resolves the alert."""
+    """Check for topics reported to have partitions without a task, until each has one, or a person resolves the alert. Those of a global
+    table have no task: a person resolves the alert."""
     open_now = {task.task for task in known.tasks if task.kind == TaskKind.ACTIVE.value and task.state != TaskState.CLOSED.value}
     rows = []
     for topic, payload in sorted(known.partitions_added.items()):
@@ -393,12 +394,11 @@ def partitions(known: Known) -> CheckResult:
         numbers = range(count if isinstance(count, int) else 0)
         parts = readers if isinstance(readers, list) else []
         missing = [number for number in numbers if not any(f"{part}_{number}" in open_now for part in parts)]
-        problem = (
-            f"{known.application.id}: partitions {', '.join(map(str, missing))} of input topic {topic} are read by no task: "
-            f"{payload.get('reason')}; what to do: penstock alerts"
-            if missing
-            else ""
-        )
+        if payload.get("store") is not None:
+            what = f"partitions were added to global topic {topic}"
+        else:
+            what = f"partitions {', '.join(map(str, missing))} of input topic {topic} are read by no task"
+        problem = f"{known.application.id}: {what}: {payload.get('reason')}; what to do: penstock alerts" if missing else ""
         cells: dict[str, Cell] = {"topic": topic, "partitions": len(numbers), "not_read": len(missing)}
         rows.append(Row(cells, Severity.ERROR if missing else Severity.INFO, problem))
     return CheckResult(PARTITIONS, known.application.id, tuple(rows), {"partitions_not_read": sum(bool(row.problem) for row in rows)})

@@ -24,6 +24,7 @@ from penstock.runtime.coordination.compatibility import MOST_LINES, refusal_besi
 from penstock.runtime.coordination.past import read_past
 from penstock.runtime.coordination.previous_run import refuse_misfit
 from penstock.runtime.coordination.records import MEMBER, SILENT_MS, TOPOLOGY, Member, TopologyText
+from penstock.runtime.coordination.resets import last_reset, refuse_unfinished
 from penstock.runtime.coordination.topics import coordination_topic, prepare_topics
 from penstock.runtime.coordination.versions import topology_record
 from penstock.runtime.instance.build import build_of
@@ -32,7 +33,12 @@ from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import StreamsConfigError, StreamsError
+from penstock.runtime.model.events import EventSink
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.tasks.global_task import CompactionCheck, refuse_not_compacted
+from penstock.runtime.tasks.incidents import Incidents
 from penstock.runtime.topology.factory import build_topology
 from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.subscription import Subscription
@@ -64,6 +70,9 @@ def check_settings(found: Findings, written: list[InstanceSettings], build: Call
     """Check the instances with these settings, whose variables are not replaced, and add the result to `found`. `build` calls a factory.
     Raises nothing."""
     configs = [config for settings in written if (config := _config(found, settings))]
+    for config in configs[:1]:
+        with _noting(found):
+            _check_handlers(config)
     factories = dict.fromkeys(settings.factory for settings in written)
     topologies = [topology for factory in factories if (topology := _noted(found, build, factory))]
     if topologies:
@@ -86,14 +95,28 @@ def _config(found: Findings, settings: InstanceSettings) -> StreamsConfig | None
     return _noted(found, StreamsConfig, whole.streams_config())
 
 
+def _check_handlers(config: StreamsConfig) -> None:
+    """Make what the configuration names by a dotted path. Raises StreamsConfigError."""
+    clock = SystemClock()
+    Incidents(config, EventSink(config.application_id, "", clock), Metrics(), clock)
+    StoreMemory().set_rocks_options(config)
+
+
 def _check_topology(found: Findings, written: Topology, config: StreamsConfig) -> None:
     topics = TopicAdmin(config)
     subscription = Subscription(written, topics.names, TopicWatcher(SystemClock()))
     try:
         topology = subscription.topology
+        directory = StateDirectory(config.state_dir, config.application_id)
+        with _noting(found):
+            if (reset := last_reset(config, topics)) is not None:
+                refuse_unfinished(reset, config.application_id)
+            tables = {table.topic: table.store.name for table in topology.global_stores() if not table.own_processor}
+            policies = {topic: each.config.get("cleanup.policy", "") for topic, each in topics.describe(tables).items()}
+            refuse_not_compacted(tables, policies, CompactionCheck(config.text("global.topic.compaction.check")))
         before = len(found.problems)
         with _noting(found):
-            refuse_misfit(topology, config, topics, StateDirectory(config.state_dir, config.application_id))
+            refuse_misfit(topology, config, topics, directory)
         fits = len(found.problems) == before
         with _noting(found):
             layout = prepare_topics(topics, topology, config, make=False)

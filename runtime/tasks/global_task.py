@@ -128,9 +128,8 @@ class GlobalTask:
         if missing:
             commands = create_commands(self._servers, dict.fromkeys(missing, 1), " --config cleanup.policy=compact")
             raise MissingSourceTopicError(f"global topics do not exist: {', '.join(missing)}; create them before the start:{commands}")
-        for spec in self._stores:
-            if not found[spec.topic].compacted and self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:
-                raise StreamsConfigError(f"{_not_compacted(spec, found[spec.topic])}; or set global.topic.compaction.check to warn")
+        tables = {spec.topic: spec.store.name for spec in self._stores if not spec.own_processor}
+        refuse_not_compacted(tables, {topic: facts.cleanup_policy for topic, facts in found.items()}, self._compaction_check)
         self._found = asked_ms, found
         return self._found
 
@@ -157,13 +156,15 @@ class GlobalTask:
             state.complete_ms = stored_complete_ms(store)
             if stored_topic_id(store.get_meta) == state.facts.topic_id:
                 state.stored_positions = {partition: store.committed_offset(partition) for partition in state.facts.ends}
+                if state.complete_ms is not None:  # so that it had all partitions of that time
+                    self._report_added(state, state.stored_positions)
             return self._stale(state)
         except TaskCorruptedError as error:
             return _damage(error)
 
     def _warn_not_compacted(self, spec: GlobalStore, facts: TopicFacts) -> None:
         if self._compaction_check is not CompactionCheck.OFF:
-            log.warning("%s", _not_compacted(spec, facts))
+            log.warning("%s", _not_compacted(spec.topic, spec.store.name, facts.cleanup_policy))
             self._events.emit(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": spec.topic, "cleanup_policy": facts.cleanup_policy})
 
     def _stale(self, state: GlobalState) -> str | None:
@@ -284,9 +285,27 @@ class GlobalTask:
                 self._warn_not_compacted(state.spec, facts)
             policy = facts.compacted, facts.cleanup_policy, facts.delete_retention_ms
             state.facts = replace(state.facts, compacted=policy[0], cleanup_policy=policy[1], delete_retention_ms=policy[2])
+            positions = {partition: state.positions.get(partition) for partition in facts.ends}
+            self._report_added(state, positions)
             for partition in facts.ends.keys() - state.positions.keys():
                 state.positions[partition] = NextOffset(0)
                 self._reader.assign(partition, None)
+
+    def _report_added(self, state: GlobalState, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Report partitions that were added to a topic with records: those without a position. They are read, but a key that has moved to
+        another partition has a record in both, and a rebuild reads partitions in any order."""
+        read, partitions = sum(position is not None for position in positions.values()), len(positions)
+        if read == partitions or not any(positions.values()):
+            return
+        topic, store = state.spec.topic, state.spec.store.name
+        reason = f"keys move to other partitions, so that a rebuild of store {store} may find their old values last"
+        log.warning(
+            "global topic %s has %d partitions, and had %d: the new ones are read, but %s. Create it again, with its rows: "
+            "`penstock alerts` shows how",
+            *(topic, partitions, read, reason),
+        )
+        payload = {"topic": topic, "read": read, "partitions": partitions, "subtopologies": [], "store": store, "reason": reason}
+        self._events.emit(EventKind.INPUT_PARTITIONS_ADDED, payload, coordinates=f"{topic}@{partitions}")
 
     def _settle(self, state: GlobalState) -> None:
         if state.phase is Phase.RESTORING and state.reached(state.facts.ends):
@@ -568,10 +587,18 @@ def _damage(error: TaskCorruptedError) -> str:
     return f"its files are damaged: {error}"
 
 
-def _not_compacted(spec: GlobalStore, facts: TopicFacts) -> str:
+def refuse_not_compacted(tables: Mapping[str, str], policies: Mapping[str, str], check: CompactionCheck) -> None:
+    """Check that the topics of global tables are compacted. `tables`: the store of each topic; `policies`: the cleanup.policy of each topic
+    that exists. Raises StreamsConfigError if one is not, and the check is `error`."""
+    for topic, store in tables.items() if check is CompactionCheck.ERROR else ():
+        if "compact" not in policies.get(topic, "compact"):
+            raise StreamsConfigError(f"{_not_compacted(topic, store, policies[topic])}; or set global.topic.compaction.check to warn")
+
+
+def _not_compacted(topic: str, store: str, cleanup_policy: str) -> str:
     """Describe the topic's fault, its consequence, and the command that repairs it."""
     return (
-        f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will "
-        f"be missing from store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
-        f"--entity-name {spec.topic} --add-config cleanup.policy=compact"
+        f"global topic {topic} is not compacted (cleanup.policy={cleanup_policy}): keys that were not written lately will "
+        f"be missing from store {store} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
+        f"--entity-name {topic} --add-config cleanup.policy=compact"
     )

@@ -5,6 +5,9 @@ The worker's topic watcher polls the numbers of partitions every ten seconds. Wh
 Each member detects growth by itself. In the meantime the leader assigns tasks that any live member knows; a member that does not know the
 partition yet runs the new task without input until it has restarted, within ten seconds. Otherwise a warning and an event name the topic,
 the reason and the possible actions.
+
+A repartition topic is an exception. The application itself writes to it, and its producers use the new partitions as soon as they learn of
+them, so the worker stops.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from penstock.runtime.kafka.topic_watch import TopicWatch, TopicWatcher
+from penstock.runtime.model.errors import WrongPartitionsError, by_reset
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.topology.input_growth import obstacles, remedies
 from penstock.runtime.topology.topology import Topology
@@ -48,7 +52,8 @@ class InputPartitions:
         self._watch.close()
 
     def have_grown(self) -> bool:
-        """Return True if there are new partitions that need new tasks. Reports each growth once. Never waits."""
+        """Return True if there are new partitions that need new tasks. Reports each growth once. Never waits. Raises WrongPartitionsError
+        if a repartition topic has new partitions."""
         observation = self._watch.take()
         return observation is not None and self.check(observation.facts)
 
@@ -58,10 +63,23 @@ class InputPartitions:
         if not grown or grown == self._reported:
             return False
         self._reported = grown
+        self._refuse_internal(grown)
         reasons = obstacles(self._topology, self._partitions, grown)
         for topic, count in grown.items():
             self._report(topic, count, reasons)
         return not reasons
+
+    def _refuse_internal(self, grown: Mapping[str, int]) -> None:
+        internal = sorted({topic.name for topic in self._topology.internal_topics()} & grown.keys())
+        for topic in internal:
+            reason = "it is a repartition topic: records that are written to its new partitions are read by no task"
+            self._emit(topic, grown[topic], reason, internal=True)
+        if internal:
+            counts = ", ".join(f"{topic} has {grown[topic]} partitions, and had {self._partitions[topic]}" for topic in internal)
+            raise WrongPartitionsError(
+                f"internal topic {counts}: another program added them. Keys would move to partitions that no task reads, so processing "
+                f"stops. Kafka cannot take partitions back: {by_reset(self._events.application)}, which creates the topic again"
+            )
 
     def _report(self, topic: str, count: int, reasons: Mapping[str, str]) -> None:
         read = self._partitions[topic]
@@ -76,6 +94,11 @@ class InputPartitions:
             )
         else:
             logger.info("input topic %s has %d partitions now, and had %d: beginning again with tasks for them", topic, count, read)
+        self._emit(topic, count, reason)
+
+    def _emit(self, topic: str, count: int, reason: str, *, internal: bool = False) -> None:
+        read = self._partitions[topic]
         readers = [part.id for part in self._topology.sub_topologies() if topic in part.source_topics]
         payload = {"topic": topic, "read": read, "partitions": count, "subtopologies": readers, "reason": reason or None}
+        payload |= {"internal": True} if internal else {}
         self._events.emit(EventKind.INPUT_PARTITIONS_ADDED, payload, coordinates=f"{topic}@{count}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from confluent_kafka.cimpl import NewPartitions
 
 from penstock import serdes
 from penstock.runtime.client.kafka_streams import KafkaStreams
@@ -99,6 +100,37 @@ def test_kip_406_a_topic_recreated_under_a_running_client(board: Board) -> None:
     reported = recoveries()
     assert [event.kind for event in reported] == [EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED]
     assert reported[0].payload["topic"] == board.airports
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["while it runs", "while nothing runs"])
+def test_partitions_that_are_added_to_a_global_topic_are_read_and_reported(
+    board: Board, caplog: pytest.LogCaptureFixture, running: bool
+) -> None:
+    """A key whose partition changed has two records then, and a rebuild may find the older one last."""
+
+    def reports() -> list[Mapping[str, object]]:
+        found = events(board.broker, board.application_id)
+        return [event.payload for event in found if event.kind is EventKind.INPUT_PARTITIONS_ADDED]
+
+    def grow() -> None:
+        board.broker.admin.create_partitions([NewPartitions(board.airports, 3)])[board.airports].result(30)
+
+    board.broker.produce(board.airports, [("EWR", "Newark")], partition=0)
+    for starts in range(2):
+        with board.client() as streams:
+            streams.start()
+            reaches(streams, State.RUNNING)
+            if running and not starts:
+                grow()
+            if running or starts:
+                board.broker.produce(board.airports, [("EWR", "Liberty")], partition=2)
+                wait_until(lambda streams=streams: dict(streams.store("airports").all()) == {"EWR": "Liberty"}, what="the row")  # type: ignore[misc]
+                wait_until(reports, what="the event")
+        if not running and not starts:
+            grow()
+    [report] = reports()
+    assert (report["topic"], report["read"], report["partitions"], report["store"]) == (board.airports, 1, 3, "airports")
+    assert f"global topic {board.airports} has 3 partitions, and had 1" in caplog.text and "penstock alerts" in caplog.text
 
 
 def test_rule_27_only_tasks_that_read_the_table_wait(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewPartitions
 from penstock import serdes
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.dsl.builder import StreamsBuilder
-from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from penstock.runtime.model.errors import WrongPartitionsError
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
@@ -125,6 +125,28 @@ def test_with_state_they_are_reported_and_left_and_a_restart_is_refused(
         wait_until(lambda: streams.state is State.ERROR, what="the refusal")
         assert isinstance(streams.failure, WrongPartitionsError)
         assert f"{source} has 3 partitions, and had 2" in str(streams.failure) and "penstock reset" in str(streams.failure)
+
+
+def test_a_repartition_topic_that_gets_partitions_stops_the_client_before_keys_move_to_them(
+    broker: Kafka, topic: Make, application_id: str, state_dir: Path
+) -> None:
+    """Its writer is the application itself: its producers would use the new partitions as soon as they learn of them."""
+    source, output = topic("in", partitions=2), topic("out")
+    builder = StreamsBuilder()
+    by_value = Grouped(serdes.STRING, value=serdes.STRING, name="by-value")
+    counts = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by(lambda key, value: value, by_value)
+    counts.count(Materialized("counts")).to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
+    with running(broker, builder.build(), application_id, state_dir) as streams:
+        broker.produce(source, [("a", "1"), ("b", "2")])
+        counts_become(broker, output, {"1": 1, "2": 1})
+        between = f"{application_id}-by-value-repartition"
+        grow(broker, between, 5)
+        wait_until(lambda: streams.state is State.ERROR, what="the stop")
+        assert isinstance(streams.failure, WrongPartitionsError)
+        assert f"internal topic {between} has 5 partitions, and had 2" in str(streams.failure)
+        assert f"penstock reset {application_id}" in str(streams.failure)
+        found = [event.payload for event in events(broker, application_id) if event.kind is EventKind.INPUT_PARTITIONS_ADDED]
+        assert [(payload["topic"], payload["internal"]) for payload in found] == [(between, True)]
 
 
 @pytest.mark.parametrize("policy", ["latest", "none"])

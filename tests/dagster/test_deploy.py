@@ -43,6 +43,7 @@ def build():
 MORE = """kept = records.filter(lambda key, value: True, "kept")
     kept.to(f"{application}-copies", Produced(BYTES, value=BYTES))
     kept.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("seen"))"""
+TABLE = 'builder.global_table(f"{application}-copies", Consumed(BYTES, value=BYTES), Materialized("copies"))'
 DIES = """if sys.modules["__main__"].__spec__.name == "penstock.runtime.instance.__main__":
         raise RuntimeError("not on this day")"""
 COUNTING = 'group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False)).to_stream()'
@@ -130,6 +131,11 @@ def test_what_would_not_start_is_refused_with_everything_that_is_wrong_and_nothi
 
     streams = deployed.operations.paths.streams_toml
     written = streams.read_text()
+    broken = '"processing.exception.handler" = "json.JSONDecoder"\n"global.topic.compaction.check" = "error"\n"session.timeout.ms"'
+    streams.write_text(written.replace('"session.timeout.ms"', broken))
+    write(deployed, CODE.replace("# more", TABLE))
+    refused = penstock("restart", name, status=1)
+    assert "is not a ProcessingExceptionHandler" in refused and f"global topic {application}-copies is not compacted" in refused
     unset = '"client.rack" = "${PENSTOCK_TEST_RACK}"\n"client.tag.zone" = "${PENSTOCK_TEST_ZONE}"\n"session.timeout.ms"'
     streams.write_text(written.replace('"session.timeout.ms"', unset))
     write(deployed, "import no_such_module\n")

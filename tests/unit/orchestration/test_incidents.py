@@ -216,6 +216,18 @@ def test_partitions_that_are_taken_up_are_no_alert_and_others_are_one_per_topic(
     assert "penstock reset a" in " ".join(alert_text.next_commands(alert))
 
 
+def test_partitions_of_a_repartition_topic_and_of_a_global_table_have_their_own_advice(story: Story) -> None:
+    added: dict[str, object] = {"read": 2, "partitions": 3, "subtopologies": [], "reason": "keys move"}
+    story.tell(EventKind.INPUT_PARTITIONS_ADDED, {**added, "topic": "names", "store": "names"})
+    story.tell(EventKind.INPUT_PARTITIONS_ADDED, {**added, "topic": "a-by-repartition", "internal": True})
+    story.react_globals()
+    table, between = sorted(story.alerts(), key=lambda alert: alert.subject, reverse=True)
+    assert table.title == "global topic names has 3 partitions, and had 2 (keys move)"
+    assert "penstock run-book restore-global-topic a names" in alert_text.next_commands(table)
+    assert not any("reset" in line for line in alert_text.next_commands(table))
+    assert alert_text.next_commands(between)[:2] == ["penstock stop a", "penstock reset a"]
+
+
 def test_a_cursor_is_kept_as_text_and_one_that_cannot_be_read_starts_over() -> None:
     assert Cursor.parse(str(Cursor({"a": 4}))).seen == {"a": 4}
     assert Cursor.parse("not a cursor").seen == {}
