@@ -25,6 +25,7 @@ from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task, to_ms
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.instances.supervision import is_being_started
 from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.orchestration.resets.brokers import Brokers
 from penstock.orchestration.resets.survey import Past, Survey, refuse_living, survey
@@ -97,7 +98,7 @@ class ResetApplication(RunBook):
         if self._surveyed.nothing:
             servers = self.application.bootstrap_servers
             raise RefusedError(f"nothing is known of an application {self.application.id} at {servers} or on this machine")
-        refuse_living(self._reset, self._topics, past, self._surveyed.folders)
+        self._refuse_running(past, self._surveyed)
         findings["plan"] = self._lines()
 
     def dry_run(self) -> DryRun:
@@ -157,6 +158,18 @@ class ResetApplication(RunBook):
         assert self._surveyed is not None  # set by the first step
         return self._surveyed
 
+    def _refuse_running(self, past: Past, there: Survey) -> None:
+        """Raise RefusedError if an instance lives, or is being started: a restart or deploy closes an instance and then starts it again."""
+        refuse_living(self._reset, self._topics, past, there.folders)
+        id_, at, launcher = self.application.id, audit.now(), self._operations.launcher
+        with self.control_plane.reading() as session:
+            rows = session.scalars(select(Instance).where(Instance.application == id_).order_by(Instance.name)).all()
+        if starting := [row.name for row in rows if is_being_started(row, launcher.last(row.name), at)]:
+            raise RefusedError(
+                f"application {id_} is not stopped: {', '.join(starting)} is being started, restarted or deployed. Wait until that has ended, "
+                f"then stop every instance (penstock stop {id_})"
+            )
+
     def _lines(self) -> list[str]:
         return list(self._survey.lines(delete_outputs=self._delete_outputs))
 
@@ -180,7 +193,7 @@ class ResetApplication(RunBook):
         self._brokers.mark(self._mark)
         # An instance that starts from here on reads the mark first, and exits. This check finds instances that started before.
         try:
-            refuse_living(self._reset, self._topics, Past.read(self._reset.config, self._topics), there.folders)
+            self._refuse_running(Past.read(self._reset.config, self._topics), there)
         except RefusedError as error:
             self._brokers.take_mark_back()
             raise RefusedError(

@@ -19,6 +19,9 @@ from penstock.orchestration.database.models import AuditEntry
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.definitions import definitions
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.resets.brokers import Brokers
+from penstock.runtime.coordination.records import Reset
+from penstock.runtime.kafka.topic_admin import TopicAdmin
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.support import ROOT, wait_until
@@ -168,6 +171,23 @@ def test_an_instance_that_is_not_declared_any_more_is_named_and_counts_in_the_ch
     planned = penstock("deploy", application, "--dry-run")
     assert f"{name} hands its tasks over" in planned and f"{retired} is not declared, and keeps the code that it runs" in planned
     assert processes(deployed) == before
+
+
+def test_a_deploy_during_a_reset_is_refused(deployed: Project) -> None:
+    """The reset was killed after its mark, before it noted that no instance is wanted."""
+    application, names = deployed.application.id, deployed.application.instances
+    for name in names:
+        deployed.operations.stop(name, actor="ann")
+    config = deployed.application.streams_config()
+    brokers = Brokers(config, TopicAdmin(config))
+    brokers.mark(Reset(id="killed", at_ms=0, by="ann", options="--to latest"))
+    brokers.close()
+    for name in names:
+        deployed.operations.close_for_restart(name, actor="ann")  # wanted, and without a process
+    for command in (("deploy", application), ("restart", names[0])):
+        refused = penstock(*command, status=1)
+        assert "nothing was stopped" in refused and f"end it with penstock reset {application} --to latest" in refused
+    assert processes(deployed) == [None, None]
 
 
 def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_continues(deployed: Project) -> None:

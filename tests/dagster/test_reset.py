@@ -323,6 +323,20 @@ def test_an_instance_that_starts_between_the_check_and_the_mark_has_the_mark_tak
     assert (last := last_reset(config, topics)) is not None and last.ended and last != before
 
 
+def test_a_reset_is_refused_while_an_instance_is_closed_for_its_restart(wide: Project) -> None:
+    """A deploy or restart of a single instance leaves no process for a moment, and then starts the instance with the state of before."""
+    id_, (name, _) = wide.application.id, wide.application.instances
+    wide.operations.start(name, actor="ann")
+    wide.operations.close_for_restart(name, actor="ann")
+    internal = own(wide)
+    assert f"{name} is being started, restarted or deployed" in penstock("reset", id_, "--yes", status=1)
+    assert own(wide) == internal
+    wide.operations.start(name, actor="ann")
+    stop_all(wide)
+    penstock("reset", id_, "--yes")
+    run_all(wide, behind=ends(wide))
+
+
 def test_a_reset_right_after_a_process_died_in_an_open_transaction_ends_that(wide: Project) -> None:
     """The transaction contains an offset of the group, which has no stable offset to read until the abort."""
     id_, topic = wide.application.id, f"{wide.application.id}-in"
