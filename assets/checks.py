@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 
 from penstock.assets.status import is_due, observations
 from penstock.orchestration.dagster import alert_check, day_events, live_metadata, rehearsal_check
@@ -203,7 +204,12 @@ def reports(
     def look(application: Application) -> _Seen:
         try:
             results, found, known = look_at(operations, application, at, log, brokers)
-            shown = [*(_result(result, at) for result in results), alert_check.result(operations, application.id)]
+            shown = [
+                *(_result(result, at) for result in results),
+                alert_check.result(operations, application.id),
+                rehearsal_check.result(operations.paths, application.id),
+                rehearsal_check.audit_result(operations.paths, application.id),
+            ]
             return _Seen(application, shown, found, _tasks(known))
         except Exception as error:  # whatever it is, it is shown
             log.exception("the checks of %s cannot be computed", application.id)
@@ -258,14 +264,30 @@ def _tasks(known: Known) -> dict[str, list[Task]]:
 
 
 def _news(dagster: dg.DagsterInstance, evaluations: Sequence[dg.AssetCheckEvaluation], at: datetime) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the results that differ from the last ones in Dagster, or whose last one is old."""
+    """Yield the results that differ from the last ones in Dagster, or whose last one is old or not shown."""
     last = dagster.event_log_storage.get_latest_asset_check_execution_by_key([evaluation.asset_check_key for evaluation in evaluations])
+    records = dagster.get_asset_records(list({evaluation.asset_key for evaluation in evaluations}))
+    made = {record.asset_entry.asset_key: record.asset_entry.last_materialization_record for record in records}
     for evaluation in evaluations:
         record = last.get(evaluation.asset_check_key)
         before = None if record is None or not isinstance(record.evaluation, dg.AssetCheckEvaluation) else record.evaluation  # else planned
-        age = 0.0 if record is None else at.timestamp() - record.create_timestamp
-        if before is None or _outcome(before) != _outcome(evaluation) or age >= _shown_for(evaluation):
+        if (
+            record is None
+            or before is None
+            or _outcome(before) != _outcome(evaluation)
+            or at.timestamp() - record.create_timestamp >= _shown_for(evaluation)
+            or not _is_shown(record, before, made.get(evaluation.asset_key))
+        ):
             yield evaluation
+
+
+def _is_shown(record: AssetCheckExecutionRecord, evaluation: dg.AssetCheckEvaluation, made: dg.EventLogRecord | None) -> bool:
+    """Return False for a result that Dagster's page replaces by *Not Evaluated*: the asset was materialised by another run since. A tick
+    reports in the middle of a run that starts an instance; then its result is the last one, and the run's own, which follows, is not."""
+    if made is None or made.run_id == record.run_id:
+        return True
+    target = evaluation.target_materialization_data
+    return made.timestamp < record.create_timestamp if target is None else target.storage_id == made.storage_id
 
 
 def _outcome(evaluation: dg.AssetCheckEvaluation) -> tuple[bool, dg.AssetCheckSeverity, str]:

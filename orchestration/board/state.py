@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
 from penstock.orchestration.alerts import raw_bytes
@@ -158,13 +159,15 @@ class BoardState:
             return self._document(now_ms)
 
     def _document(self, now_ms: int) -> Document:
+        if self._error is not None and self._contact_ms is not None:
+            now_ms = min(now_ms, self._contact_ms)  # while no broker answers no instance is heard, and none is silent for that
         picture = self._log.picture(self._partitions)
         instances, members = self._instances(picture, now_ms)
         tasks: dict[str, Document] = {}
         for member in members:
             tasks.update(self._task_rows(member, now_ms))
         self._forget(members)
-        idle = {each.task: each.reason for each in idle_tasks(picture, lives, now_ms)}
+        idle = {each.task: each.reason for each in idle_tasks(picture, partial(lives, at_ms=now_ms), now_ms)}
         paused = self._paused(members)
         graph = self._drawn(picture)
         tasks.update(self._paused_lags(tasks, graph))
@@ -223,7 +226,7 @@ class BoardState:
         living: list[Member] = []
         for name in picture.instances(self._subject.instances):
             own = workers.get(name, [])
-            state = state_of(picture, name, self._subject.launcher)
+            state = state_of(picture, name, self._subject.launcher, now_ms)
             desired = picture.desired.get(name)
             running = state not in (*NOT_RUNNING, "stopped")
             if running:

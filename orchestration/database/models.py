@@ -300,7 +300,7 @@ class Sample(Base):
 
     application: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(primary_key=True)
-    """`lag`; of the counters `read` and `written` (`health/figures.py`)."""
+    """`lag`; of the counters `read` and `written` (`health/figures.py`); `unanswered` (`health/checks.py`)."""
     subject: Mapped[str] = mapped_column(primary_key=True)
     """A task, or `*` for all of the application."""
     at: Mapped[datetime] = mapped_column(primary_key=True)

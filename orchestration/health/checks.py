@@ -9,7 +9,7 @@ checkpoint to the end of its changelogs (transaction markers count as records).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -111,6 +111,8 @@ SILENT_ALERT_SECONDS = 120.0
 """Silence after which an alert is opened; until then its supervisor may have restarted it."""
 REPORTED_LATE = timedelta(seconds=10)
 """Tolerance for late reports: offsets are reported every few seconds, so a checkpoint may contain work that is reported only after it."""
+UNANSWERED = "unanswered"
+"""Kind of the sample of the last look at which no broker answered. Its value: the last report of any instance, in seconds."""
 TOTAL = "*"
 """Subject of the samples of an application's total lag."""
 
@@ -146,7 +148,23 @@ class Known:
 
     def lives(self, instance: str) -> bool:
         row = self.instances.get(instance)
-        return row is not None and row.heartbeat_at is not None and (self.at - row.heartbeat_at).total_seconds() <= HEARTBEAT_SECONDS
+        silent = None if row is None else self.silent_seconds(row)
+        return silent is not None and silent <= HEARTBEAT_SECONDS
+
+    def silent_seconds(self, row: Instance) -> float | None:
+        """Return the seconds since the last report of an instance; None if there was none. For one that ran when the brokers went away, the
+        time until they are back does not count: its reports could not arrive."""
+        since = row.heartbeat_at
+        if since is None:
+            return None
+        outage = self.counters.get((UNANSWERED, TOTAL))
+        if outage is not None and since.timestamp() >= outage[1] - HEARTBEAT_SECONDS:
+            since = max(since, outage[0])
+        return max(0.0, (self.at - since).total_seconds())
+
+    def as_last_heard(self) -> Known:
+        """Return the facts as of the last report of any instance: while no broker answers, time says nothing about them."""
+        return replace(self, at=max((row.heartbeat_at for row in self.instances.values() if row.heartbeat_at), default=self.at))
 
     def idle(self) -> str:
         """Return that no instance is wanted and none runs; empty otherwise."""
@@ -239,7 +257,7 @@ def liveness(known: Known) -> CheckResult:
 def _alive(known: Known, name: str) -> Row:
     row = known.instances.get(name)
     wanted = row is not None and row.wanted
-    silent = None if row is None or row.heartbeat_at is None else max(0.0, (known.at - row.heartbeat_at).total_seconds())
+    silent = None if row is None else known.silent_seconds(row)
     since = row.wanted_at if row is not None else None
     waiting = silent if silent is not None else 0.0 if since is None else max(0.0, (known.at - since).total_seconds())
     problem = f"{name}: wanted, and silent for {waiting:.0f} s" if wanted and waiting > HEARTBEAT_SECONDS else ""

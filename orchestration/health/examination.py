@@ -60,6 +60,7 @@ def facts(application: Application, control_plane: ControlPlane, at: datetime, *
 
 def results_of(known: Known, unknown: str = "") -> list[CheckResult]:
     """Return the results of all checks. `unknown`: why the facts are not up to date, if so."""
+    known = known.as_last_heard() if unknown else known
     idle = known.idle()
     return [replace(check(known), unknown=unknown, idle=idle) for check in checks.ALL]
 
@@ -135,12 +136,13 @@ def _keep_lags(session: Session, result: CheckResult, at: datetime) -> None:
 
 
 def _alert(session: Session, result: CheckResult, at: datetime) -> None:
-    """Open, count or close the alert of a check: one per check and application, closed when the check passes."""
+    """Open, count or close the alert of a check: one per check and application, closed when the check passes. While no broker answers
+    nothing is new, and no problem is over."""
+    if result.unknown:
+        return
     kinds = _KINDS[result.name]
     open_now = alerts.unresolved(session, application=result.application, kinds=[kinds], subject=result.name) if kinds else []
     if result.severity is Severity.INFO:
-        if result.unknown:
-            return  # a problem is not over because no broker answers
         for alert in open_now:
             alerts.resolve(session, alert, actor=ACTOR, at=at, resolution="all is well again")
         return

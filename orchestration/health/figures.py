@@ -11,7 +11,7 @@ from typing import TypeVar
 from penstock.orchestration.database.models import Instance, Task, is_global
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
-from penstock.orchestration.health.checks import FRESHNESS, LAG, LIVENESS, TOTAL, CheckResult, Known
+from penstock.orchestration.health.checks import FRESHNESS, LAG, LIVENESS, TOTAL, UNANSWERED, CheckResult, Known
 from penstock.runtime.model.states import State, TaskKind, TaskState
 
 READ, WRITTEN, SENTENCE = "read", "written", "sentence"
@@ -105,7 +105,8 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
     checksum = zlib.crc32("\n".join((sentence, *(f"{name} {state}" for name, state in states.items()))).encode())
     changed = known.counters.get((SENTENCE, TOTAL), (known.at, -1))[1] != checksum
     if unknown:
-        return Report(known.at, sentence, Figures(UNKNOWN, {}), figures, changed, {(SENTENCE, TOTAL): checksum})
+        samples = {(SENTENCE, TOTAL): checksum, (UNANSWERED, TOTAL): int(known.as_last_heard().at.timestamp())}
+        return Report(known.at, sentence, Figures(UNKNOWN, {}), figures, changed, samples)
     lags = checked[LAG].numbers
     total = Figures(
         state=", ".join(f"{number} {state}" for state, number in _counts(states.values()).items()) or "none",

@@ -15,21 +15,27 @@ NOT_RUNNING = ("gone", "silent", "starting", "never started")
 """States of instances that do not run, besides `stopped`."""
 
 
-def lives(member: Member) -> bool:
-    """Return True if the member runs, as far as this machine can say."""
-    return _reported(member) not in (*NOT_RUNNING, "stopped")
+def lives(member: Member, at_ms: int | None = None) -> bool:
+    """Return True if the member runs, as far as this machine can say. `at_ms`: the time of the last answer of a broker, if none answers
+    now: no one can be heard then."""
+    return _reported(member, _now_ms(at_ms)) not in (*NOT_RUNNING, "stopped")
 
 
-def state_of(picture: Picture, name: str, launcher: Launcher | None) -> str:
+def state_of(picture: Picture, name: str, launcher: Launcher | None, at_ms: int | None = None) -> str:
     """Return the state of an instance: the one that it reported last, or one of `NOT_RUNNING`, or `stopped`.
 
-    `launcher`: of this machine's project, to look up processes that have not joined.
+    `launcher`: of this machine's project, to look up processes that have not joined. `at_ms`: as for `lives`.
     """
     member = picture.member(name)
-    return _unheard(picture, name, launcher) if member is None else _reported(member)
+    now_ms = _now_ms(at_ms)
+    return _unheard(picture, name, launcher, now_ms) if member is None else _reported(member, now_ms)
 
 
-def _unheard(picture: Picture, name: str, launcher: Launcher | None) -> str:
+def _now_ms(at_ms: int | None) -> float:
+    return time.time() * 1000 if at_ms is None else at_ms
+
+
+def _unheard(picture: Picture, name: str, launcher: Launcher | None, now_ms: float) -> str:
     """Return the state of an instance without a member: it has not joined yet, or it left or died and its record was deleted."""
     desired = picture.desired.get(name)
     if desired is None:
@@ -39,17 +45,17 @@ def _unheard(picture: Picture, name: str, launcher: Launcher | None) -> str:
     process = None if launcher is None else launcher.last(name)
     died = process is not None and not process.alive and process.created * 1000 > desired.at_ms - CLOCK_WOBBLE_SECONDS * 1000
     joined = picture.heard_ms.get(name, 0) > desired.at_ms
-    return "gone" if died or joined or time.time() * 1000 - desired.at_ms >= SILENT_MS else "starting"
+    return "gone" if died or joined or now_ms - desired.at_ms >= SILENT_MS else "starting"
 
 
-def _reported(member: Member) -> str:
+def _reported(member: Member, now_ms: float) -> str:
     """Return the state that the instance reported last; `gone` if its process on this machine is gone, `silent` after half a minute without
     a report."""
     if member.state.name in ("PENDING_SHUTDOWN", "NOT_RUNNING") or (member.returns and not member.tasks):
         return "stopped"
     if member.host == socket.gethostname() and not _runs(member.pid):
         return "gone"
-    return "silent" if time.time() * 1000 - member.heartbeat_ms > SILENT_MS else member.state.value
+    return "silent" if now_ms - member.heartbeat_ms > SILENT_MS else member.state.value
 
 
 def _runs(pid: int) -> bool:

@@ -241,6 +241,18 @@ def test_a_pause_is_shown_with_its_bytes_and_the_run_book_and_goes() -> None:
     assert section(state.document(now()), "paused") == {} and headline(state) == ("good", "All 2 tasks run on 1 instance")
 
 
+def test_while_no_broker_answers_the_last_known_state_stays_however_long() -> None:
+    """An instance cannot be heard then, and is not silent for that reason."""
+    long_ago = now() - 3_600_000
+    state = board_state(member({"0_0": PAUSED, "0_1": report()}, at_ms=long_ago))
+    state.contact(long_ago + 1_000, missing=False)
+    assert headline(state)[1] == "app-1 should run: silent"
+    state.lost("No broker answers")
+    document = state.document(now())
+    assert headline(state) == ("bad", "Task 0_0 is paused at in-0@7") and document["idle"] == {}
+    assert section(document, "instances")["app-1"]["state"] == "RUNNING"
+
+
 def test_bytes_of_another_pause_of_the_task_are_not_shown() -> None:
     state = board_state(member({"0_0": PAUSED}))
     state.event(event(EventKind.TASK_PAUSED, "0_0", {**PAYLOAD, "offset": 6}))

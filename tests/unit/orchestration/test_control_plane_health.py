@@ -16,7 +16,7 @@ from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import CheckResult, checks, examine_one, facts, remember, report, results_of
 from penstock.orchestration.health.broker_facts import BrokerFacts
-from penstock.orchestration.health.checks import TOTAL, Known
+from penstock.orchestration.health.checks import LIVENESS, TOTAL, Known
 from penstock.orchestration.health.figures import READ, SENTENCE, WRITTEN, Report
 from penstock.runtime.model.ids import TopicPartition
 
@@ -221,6 +221,33 @@ def test_an_alert_is_not_resolved_while_no_broker_answers(control_plane: Control
             return session.scalars(select(Alert)).one().state
 
     assert [look(9, ""), look(0, "no broker answers"), look(0, "")] == ["OPEN", "OPEN", "RESOLVED"]
+
+
+def test_no_instance_is_silent_because_no_broker_answers(control_plane: ControlPlane) -> None:
+    """Nobody is heard during an outage; the alert of an instance that was silent before it stays open."""
+    with control_plane.writing() as session:
+        for name, silent_s in (("a-1", 1), ("a-2", 200)):
+            session.add(instance(name, silent_s=silent_s))
+
+    def look(seconds: int, unknown: str = "") -> tuple[str, list[str], list[str]]:
+        at = NOW + timedelta(seconds=seconds)
+        there = facts(A, control_plane, at, brokers=False)
+        results = results_of(there, unknown)
+        found = report(there, results)
+        remember(control_plane, A, results, at, found.samples)
+        (alive,) = (result for result in results if result.name == LIVENESS)
+        with control_plane.reading() as session:
+            return found.sentence, alive.texts, [alert.title for alert in session.scalars(select(Alert).where(Alert.state == "OPEN"))]
+
+    before = ["a-2: wanted, and silent for 200 s"]
+    assert look(0) == ("a-2 is to run and does not", before, before)
+    away = "cannot be known: no broker answers; as last known: check instances_alive fails"
+    for minute in (1, 10, 60):
+        assert look(60 * minute, "no broker answers") == (away, ["a-2: wanted, and silent for 199 s"], before)
+    back = ["a-2: wanted, and silent for 3810 s"]
+    assert look(3_610) == ("a-2 is to run and does not", back, back), "a-1 has had no time to report"
+    both = ["a-1: wanted, and silent for 130 s; a-2: wanted, and silent for 3930 s"]
+    assert look(3_730)[1:] == (both[0].split("; "), both)
 
 
 def reported(facts: Known, unknown: str = "", dead: frozenset[str] = frozenset()) -> Report:

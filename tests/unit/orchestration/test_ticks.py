@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.errors import SensorExecutionError, user_code_error_boundary
-from dagster._core.events import DagsterEventType
+from dagster._core.events import DagsterEventType, StepMaterializationData
+from dagster._core.loader import LoadingContextForTest
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from penstock.assets import checks
@@ -28,6 +31,7 @@ from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import Feed, Step
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.sensors.ticks import NothingSeenError, for_each_application
+from tests.support import wait_until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -176,6 +180,43 @@ def test_checks_are_reported_while_a_run_is_about_to_compute_them(
         dagster.report_dagster_event(event, run_id="killed")
         seen = checks.reports(found, dagster, NOW + timedelta(minutes=1), logging.getLogger("test"))
     assert COMPACTION in {event.check_name for event in seen.kept if isinstance(event, dg.AssetCheckEvaluation)}
+
+
+def test_checks_are_reported_again_when_a_run_has_hidden_them(
+    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick reports between the plan of a run that starts an instance and its materialisation: Dagster then shows *Not Evaluated*."""
+    Brokers(monkeypatch, "away:1")
+    found = operations(tmp_path, control_plane, a="away:1")
+    key, check = instances_key("a"), dg.AssetCheckKey(instances_key("a"), COMPACTION)
+
+    def report(minute: int, dagster: dg.DagsterInstance) -> set[str]:
+        seen = checks.reports(found, dagster, datetime.now(UTC) + timedelta(minutes=minute), logging.getLogger("test"))
+        for event in seen.kept:
+            dagster.report_runless_asset_event(event)
+        return {event.check_name for event in seen.kept if isinstance(event, dg.AssetCheckEvaluation)}
+
+    def last(dagster: dg.DagsterInstance) -> AssetCheckExecutionRecord:
+        record = dagster.event_log_storage.get_latest_asset_check_execution_by_key([check])[check]
+        assert record is not None
+        return record
+
+    def is_shown(dagster: dg.DagsterInstance) -> bool:
+        return asyncio.run(last(dagster).targets_latest_materialization(LoadingContextForTest(dagster)))
+
+    with dg.DagsterInstance.ephemeral() as dagster:
+        every = report(0, dagster)
+        assert every == {*DESCRIPTIONS, "no_open_alerts", "rehearsal", "state_audit"}
+        assert report(1, dagster) == set()
+        made = dg.AssetMaterialization(key, partition="a-1")
+        started = dg.DagsterEvent(
+            DagsterEventType.ASSET_MATERIALIZATION.value, job_name="start_a", event_specific_data=StepMaterializationData(made)
+        )
+        dagster.report_dagster_event(started, run_id="a-run")
+        assert not is_shown(dagster)
+        assert report(2, dagster) == every
+        wait_until(lambda: not report(3, dagster), 10, "a report that is later than the materialisation")
+        assert is_shown(dagster)
 
 
 def facts_without_broker(
