@@ -4,6 +4,9 @@ notifications share it."""
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+
+import msgspec
 
 from penstock.orchestration.alerts import raw_bytes
 from penstock.orchestration.database.models import Alert, AlertState
@@ -23,7 +26,7 @@ def facts(alert: Alert) -> dict[str, str]:
     """Return the details, by name, as text; bytes of a record decoded and as a hex dump."""
     shown: dict[str, str] = {}
     for name, value in alert.detail.items():
-        empty = value is None or value == "" or value == [] or value == {}
+        empty = value is None or value == "" or value == [] or value == {} or (name == "left_out_bytes" and not value)
         if empty or name in ("run_book_run", "waits_for_approval"):
             continue
         if name.endswith("_base64"):
@@ -50,28 +53,28 @@ def _time(value: object) -> str | None:
 
 _RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "left_out_bytes", "value_bytes")
 _WHY = ("error_type", "error", "location", "reason", "why", "ended", "node", "part", "serde", "field", "byte")
-_FIRST_BYTES = 64
-"""Bytes of a key or value in the sections of an alert; `facts` has more."""
+_FIRST_BYTES, _HEX_BYTES = 64, 256
+"""Bytes of a key or value in the sections of an alert, and in hex if all are shown."""
 
 
-def sections(alert: Alert) -> dict[str, str]:
+def sections(alert: Alert, *, whole: bool = False) -> dict[str, str]:
     """Return the alert in the order in which an operator needs it. The names begin with numbers, so that sorting keeps this order.
-    Sections without content are left out."""
+    Sections without content are left out. `whole`: with all bytes of the record that the alert has, not only the first ones."""
     known = {name: value for name, value in facts(alert).items() if not name.endswith("_hex")}
 
     def lines(*names: str) -> str:
         return "\n".join(f"{name}: {known.pop(name)}" for name in names if name in known)
 
-    record, why, log = lines(*_RECORD), lines(*_WHY), known.pop("log_end", "")
+    record, why, log = lines(*_RECORD), lines(*_WHY), [log_line(line) for line in known.pop("log_end", "").split("\n") if line.strip()]
     found = {
         "1 what": alert.title,
         "2 since": f"{seen(alert)} ({alert.severity}, {alert.state})",
         "3 record": f"{alert.subject}\n{record}" if record else "",
         "4 why": why,
         "4.1 stack": known.pop("stack", ""),
-        "4.2 last line of the log": log.rstrip().rpartition("\n")[2],
-        "4.3 log excerpt": log,
-        "5 bytes": first_bytes(alert),
+        "4.2 last line of the log": _last_line(log),
+        "4.3 log excerpt": "\n".join(log),
+        "5 bytes": first_bytes(alert, raw_bytes.SHOWN, _HEX_BYTES) if whole else first_bytes(alert),
     }
     repair = [known.pop("run-book", ""), *([alert.resolution or ""] if alert.state == AlertState.RESOLVED.value else next_commands(alert))]
     found["6 repair"] = "\n".join(filter(None, repair))
@@ -81,13 +84,35 @@ def sections(alert: Alert) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def first_bytes(alert: Alert) -> str:
+def log_line(line: str) -> str:
+    """Return a line of an instance's log as a person reads it: time, level and message of a JSON line, with its stack; else the line."""
+    try:
+        found = msgspec.json.decode(line, type=_LogLine)
+    except msgspec.DecodeError:
+        return line
+    return f"{found.at} {found.level} {found.message}" + (f"\n{found.error.rstrip()}" if found.error else "")
+
+
+class _LogLine(msgspec.Struct):
+    at: str
+    level: str
+    message: str
+    error: str = ""
+
+
+def _last_line(log: Sequence[str]) -> str:
+    """Return the last entry of a log in one line, with the last line of its stack, which says what failed."""
+    if not log:
+        return ""
+    first, *stack = log[-1].split("\n")
+    return f"{first}: {stack[-1].strip()}" if stack else first
+
+
+def first_bytes(alert: Alert, text_bytes: int = 4 * _FIRST_BYTES, hex_bytes: int = _FIRST_BYTES) -> str:
     """Return the beginning of the record's key and value, decoded and as hex; empty without a record."""
     parts = [(part, alert.detail.get(f"{part}_base64")) for part in ("key", "value") if alert.detail.get(f"{part}_base64") is not None]
     shown = [(part, raw_bytes.from_base64(data)) for part, data in parts]
-    return "\n".join(
-        f"{part}: {raw_bytes.decoded(data, 4 * _FIRST_BYTES)}\n{raw_bytes.hex_dump(data, _FIRST_BYTES)}" for part, data in shown
-    )
+    return "\n".join(f"{part}: {raw_bytes.decoded(data, text_bytes)}\n{raw_bytes.hex_dump(data, hex_bytes)}" for part, data in shown)
 
 
 def waits_for_approval(alert: Alert) -> int | None:

@@ -25,6 +25,7 @@ from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import FREQUENT, CoordinationLog, Flows, Picture
 from penstock.orchestration.kafka.rates import Rates
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
+from penstock.orchestration.run_books import ResumeTask, SkipRecord
 from penstock.runtime.coordination.records import GlobalStoreReport, Member, PausedAt, Reset, TaskReport, Tombstone
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.ids import TopicPartition
@@ -306,11 +307,17 @@ class BoardState:
         record = f"{at.topic}-{at.partition}@{at.offset}"
         application = self._subject.application
         asked = {"application": application, "task": task}
+        error = _shown(f"{at.error_type}: {at.error}" if at.error_type else at.error)
+        key, value = (_bytes(payload.get(name)) for name in ("key_base64", "value_base64"))
+        facts: list[tuple[str, object]] = [("record", record), ("task", task), ("error", error)]
+        facts += [(f"first bytes of the {part}", shown["text"]) for part, shown in (("key", key), ("value", value)) if shown]
+        facts += [(f"step {step.name}", step.what) for step in (SkipRecord if at.error else ResumeTask).STEPS]
         if at.error:
-            path = launchpad_path("skip_record", "skip", {**asked, "topic": at.topic, "partition": at.partition, "offset": at.offset})
+            wanted = {**asked, "topic": at.topic, "partition": at.partition, "offset": at.offset}
+            path = launchpad_path("skip_record", "skip", wanted, facts=facts)
             command = f"penstock run-book skip-record {application} {task} --record {record}"
         else:
-            path = launchpad_path("resume_task", "resume", asked)
+            path = launchpad_path("resume_task", "resume", asked, facts=facts)
             command = f"penstock run-book resume {application} {task}"
         url = self._subject.dagster_url
         return _present(
@@ -318,12 +325,12 @@ class BoardState:
             instance=instance,
             record=record,
             since_ms=at.since_ms,
-            error=_shown(f"{at.error_type}: {at.error}" if at.error_type else at.error),
+            error=error,
             location=at.location,
             command=command,
             link=None if url is None else f"{url}{path}",
-            key=_bytes(payload.get("key_base64")),
-            value=_bytes(payload.get("value_base64")),
+            key=key,
+            value=value,
             absent=_absent(payload, application, task, by_hand=not at.error),
         )
 
@@ -376,12 +383,18 @@ class BoardState:
             return {"level": "warn", "text": f"Input topic {next(iter(body['unread']))} has partitions that no task reads"}
         totals = body["totals"]
         moving = totals["moving"]
+        if rebuilt := [row for each in body["globals"].values() if (row := _fields(each))["state"] != TaskState.RUNNING.value]:
+            copies = _listed([f"{row['store']} on {row['instance']}" for row in rebuilt])
+            level = "warn" if any("reason" in row for row in rebuilt) else "busy"
+            verb = "is" if len(rebuilt) == 1 else "are"
+            return {"level": level, "text": f"Global {_plural(len(rebuilt), 'table')} {copies} {verb} being restored"}
         if moving:
             return {"level": "busy", "text": f"{moving} {_plural(int(str(moving)), 'task')} restoring or moving"}
         running, active = int(str(totals["running"])), int(str(totals["active"]))
         if not running:
             return {"level": "none", "text": f"{application} is stopped. To start it: penstock start {application}"}
-        return {"level": "good", "text": f"All {active} {_plural(active, 'task')} run on {running} {_plural(running, 'instance')}"}
+        tasks = "1 task runs" if active == 1 else f"All {active} tasks run"
+        return {"level": "good", "text": f"{tasks} on {running} {_plural(running, 'instance')}"}
 
 
 def _totals(body: Mapping[str, Document], picture: Picture) -> Document:
@@ -468,7 +481,7 @@ def _flow_document(graph: Flow) -> Document:
     return {"places": places, "edges": edges}
 
 
-def _bytes(text: object) -> Document | None:
+def _bytes(text: object) -> Mapping[str, object] | None:
     data = raw_bytes.from_base64(text)
     if data is None:
         return None

@@ -45,6 +45,7 @@ from penstock.orchestration.run_books.tasks import paused_at
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.states import TaskKind, TaskState
 
+_LAST = ("4.1 stack", "4.3 log excerpt")
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
 Number = Annotated[int, typer.Argument(help="The alert's number.")]
@@ -93,14 +94,8 @@ def show_alert(number: Number, as_json: Json = False) -> None:
         if as_json:
             print_json({**_row(alert), "detail": alert.detail, "next": alert_text.next_commands(alert), "history": _history_rows(history)})
             return
-        out.print(f"[bold]alert {alert.id}[/bold] {alert.severity} {alert.state}  {_plain(alert.title)}")
-        say(f"  subject: {alert.subject}\n  seen: {alert_text.seen(alert)}")
-        for name, value in alert_text.facts(alert).items():
-            indented = value.replace("\n", "\n    ")
-            say(f"  {name}:\n    {indented}" if "\n" in value else f"  {name}: {value}")
+        _print_alert(alert)
         _print_history(history)
-        if alert.state != AlertState.RESOLVED.value:
-            say("\n".join(["next:", *(f"  {command}" for command in alert_text.next_commands(alert))]))
 
 
 @app.command()
@@ -281,10 +276,24 @@ def _history_rows(entries: Sequence[AuditEntry]) -> list[dict[str, object]]:
     return [{"at": entry.at, "actor": entry.actor, "action": entry.action, "detail": entry.detail} for entry in entries]
 
 
+def _print_alert(alert: Alert) -> None:
+    """Print an alert in the order of need; stack and log, which are long, come last."""
+    out.print(Wrapped(f"alert {alert.id} {alert.severity} {alert.state}  {alert.title}", "bold"))
+    sections = alert_text.sections(alert, whole=True)
+    del sections["1 what"]
+    repair = "next" if alert.state != AlertState.RESOLVED.value else "resolved"
+    for name in sorted(sections, key=lambda name: (name in _LAST, name)):
+        _, _, heading = name.partition(" ")
+        out.print(Wrapped(f"{repair if heading == 'repair' else heading}:", "bold"))
+        for line in sections[name].split("\n"):
+            if line.startswith("penstock "):
+                say(f"  {line}")  # to be copied, so it is one line
+            else:
+                out.print(Wrapped(line, indent=2))
+
+
 def _print_history(entries: Sequence[AuditEntry]) -> None:
     for entry in entries:
-        say(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {brief(entry.detail)}")
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+        out.print(Wrapped(f"{clock(entry.at)}  {entry.actor}: {entry.action}"))
+        if details := brief(entry.detail):
+            out.print(Wrapped(details, "dim", indent=4))

@@ -43,8 +43,9 @@ _DECISIONS = {
 }
 """Links that open a form which is filled in. They are longer than a page is wide, and Dagster shows a link of metadata as its address, so
 they are in one Markdown text, with names."""
-_COMMENT = 120
-"""Maximum length of a comment in a form."""
+_WIDEST = 60
+"""Maximum length of a word that a page's table does not break."""
+_WORD = re.compile(rf"[^\s/?-]{{{_WIDEST + 1},}}")
 
 
 def check_spec(application_id: str) -> dg.AssetCheckSpec:
@@ -103,8 +104,11 @@ def observation(operations: Operations, alert: Alert) -> dg.AssetObservation:
 def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     """Return what an operator needs, in the order in which it is needed (`alert_text.sections`), and a link for each decision."""
     shown: dict[str, dg.MetadataValue] = {}
+    kept = (alert.subject, str(alert.detail.get("topic", "")), str(alert.detail.get("log", "")))
     for name, value in alert_text.sections(alert).items():
-        shown[name] = block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
+        shown[name] = block(value) if name in _LONG else dg.MetadataValue.text(_narrow(value.replace("\n", " · "), kept))
+    if alert.state == AlertState.RESOLVED.value:  # the page of the instance keeps it until the next alert
+        shown["1 what"] = dg.MetadataValue.text(_narrow(f"resolved: {alert.title}", kept))
     found = links(alert)
     # One name in all states: Dagster shows the newest entry of each name, so links would outlive their alert under a name of their own.
     name = f"{_REPAIR}.1 decisions"
@@ -115,6 +119,11 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     if "instance" in found:
         shown[f"{_REPAIR}.2 instance"] = dg.MetadataValue.url(found["instance"])
     return dict(sorted(shown.items()))
+
+
+def _narrow(value: str, kept: Sequence[str]) -> str:
+    """Cut words that would widen the page of an instance beyond the window, for example a long key, unless they contain one of `kept`."""
+    return _WORD.sub(lambda found: found[0] if any(each and each in found[0] for each in kept) else f"{found[0][: _WIDEST - 1]}…", value)
 
 
 def block(value: str) -> dg.MetadataValue:
@@ -161,19 +170,16 @@ def _repair(alert: Alert) -> tuple[type[RunBookInputs], Mapping[str, object]] | 
 
 def _launchpad(alert: Alert, job: str, op: str, config: Mapping[str, object], declared: type[RunBookInputs] | None = None) -> str:
     """Return the path of a launchpad whose form is filled in, with comments on the alert and on what the steps will do."""
-    comments = [("alert", f"{alert.id}, {alert.kind} {alert.subject}"), ("task", alert.task), ("error", alert.detail.get("error"))]
+    said: list[tuple[str, object]] = [
+        ("alert", f"{alert.id}, {alert.kind} {alert.subject}"),
+        ("task", alert.task),
+        ("error", alert.detail.get("error")),
+    ]
     facts = alert_text.facts(alert)
-    comments += [(f"first bytes of the {part}", facts.get(part)) for part in ("key", "value")]
+    said += [(f"first bytes of the {part}", facts.get(part)) for part in ("key", "value")]
     if declared is not None:
-        comments += [(f"step {step.name}", step.what) for step in declared.BOOK.STEPS]
-    head = "".join(f"# {name}: {_comment(text)}\n" for name, text in comments if text)
-    return launchpad_path(job, op, config, comments=head)
-
-
-def _comment(value: object) -> str:
-    """Return a text that stays in the line of its comment, whatever it contains."""
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(value))
-    return text if len(text) <= _COMMENT else f"{text[: _COMMENT - 1]}…"
+        said += [(f"step {step.name}", step.what) for step in declared.BOOK.STEPS]
+    return launchpad_path(job, op, config, facts=said)
 
 
 def changed(session: Session, seen: Mapping[str, str]) -> tuple[Sequence[Alert], dict[str, str]]:

@@ -279,7 +279,7 @@ function renderHeadline() {
   set($("headline"), at === null ? text : at ? `Last known, at ${clock(at)}: ${text}` : "Nothing is known yet");
   $("headline").dataset.level = (at === null && headline.level) || "none";
   const paused = Object.keys(app().paused || {}).length;
-  document.title = `${paused ? `(${paused} paused) ` : ""}${chosen} · Penstock`;
+  document.title = `${at !== null ? "(not live) " : paused ? `(${paused} paused) ` : ""}${chosen} · Penstock`;
 }
 
 function figure(id, value, note, bad) {

@@ -90,7 +90,8 @@ export class Flow {
       at.set(key, { x, y });
       const group = make("g", shapes, { class: place.kind === "topic" ? "topic" : "part", transform: `translate(${x} ${y - high / 2})` });
       make("rect", group, { class: "shape", width: WIDTH, height: high, rx: place.kind === "topic" ? high / 2 : 9 });
-      const inner = place.kind === "topic" ? place.name.replace(`${application}-`, "") : place.name;
+      const internal = place.kind === "topic" && place.name.startsWith(`${application}-`) && place.name.endsWith("-repartition");
+      const inner = internal ? place.name.slice(application.length + 1) : place.name; // other topics have the names that users gave them
       make("title", group).textContent = [place.kind === "topic" ? `topic ${place.name}` : place.name, ...(place.nodes || [])].join("\n");
       const entry = { group, cells: [], topics: [] };
       if (place.kind === "topic") {

@@ -7,9 +7,11 @@ import base64
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -24,7 +26,18 @@ from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.drawing.flow import flow
 from penstock.orchestration.kafka.rates import LONGEST_STEP_MS, OLD_MS, Rates
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
-from penstock.runtime.coordination.records import Desired, Member, PausedAt, Reset, RestoreReport, TaskReport, TopologyText, encode
+from penstock.orchestration.run_books import SkipRecord
+from penstock.runtime.coordination.records import (
+    Desired,
+    GlobalStoreReport,
+    Member,
+    PausedAt,
+    Reset,
+    RestoreReport,
+    TaskReport,
+    TopologyText,
+    encode,
+)
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.ids import TopicPartition
@@ -235,10 +248,30 @@ def test_a_pause_is_shown_with_its_bytes_and_the_run_book_and_goes() -> None:
     assert str(value["hex"]).startswith("00000000  3c 69 6d 67")
     assert shown["error"] == "ValueError: no <b>json</b>" and shown["location"] == "board.py:3"
     assert shown["command"] == "penstock run-book skip-record app 0_0 --record in-0@7"
-    assert str(shown["link"]).startswith("http://dagster:3000/guess/skip_record/")
+    link = urlsplit(str(shown["link"]))
+    assert f"{link.scheme}://{link.netloc}{link.path}" == "http://dagster:3000/guess/skip_record/playground/setup"
+    form = parse_qs(link.query)["config"][0]
+    said = [line.removeprefix("# ") for line in form.splitlines() if line.startswith("#")]
+    known = ["record: in-0@7", "task: 0_0", "error: ValueError: no <b>json</b>"]
+    value_text = r"first bytes of the value: <img src=x onerror=alert(1)>\xff\x00"
+    assert said == [*known, value_text, *(f"step {step.name}: {step.what}" for step in SkipRecord.STEPS)]
+    inputs = {"application": "app", "task": "0_0", "topic": "in", "partition": 0, "offset": 7}
+    assert yaml.safe_load(form) == {"ops": {"skip": {"config": inputs}}}
     later = member({"0_0": report(), "0_1": report()}, at_ms=now() + 1)
     state.coordination(later.key, encode(later))
     assert section(state.document(now()), "paused") == {} and headline(state) == ("good", "All 2 tasks run on 1 instance")
+
+
+def test_a_global_table_that_is_rebuilt_is_in_the_headline() -> None:
+    """Tasks that read it wait, and report no restore of their own."""
+    restore = RestoreReport(records=30, remaining=70, rate=7.0, seconds_left=10.0)
+    rebuilt = GlobalStoreReport(topic="names", state=TaskState.RESTORING, restore=restore, reason="records were deleted")
+    state = board_state(member({"0_0": report()}, global_stores={"names": rebuilt}))
+    assert headline(state) == ("warn", "Global table names on app-1 is being restored")
+    there = GlobalStoreReport(topic="names", state=TaskState.RUNNING)
+    later = member({"0_0": report()}, global_stores={"names": there}, at_ms=now() + 1)
+    state.coordination(later.key, encode(later))
+    assert headline(state) == ("good", "1 task runs on 1 instance")
 
 
 def test_while_no_broker_answers_the_last_known_state_stays_however_long() -> None:

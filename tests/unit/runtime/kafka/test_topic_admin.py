@@ -15,6 +15,7 @@ from penstock.runtime.kafka import topic_admin as topics
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import TopicPartition
+from tests.support.fenced_broker import fenced_broker
 
 
 class Coordinator:
@@ -88,3 +89,16 @@ def test_offsets_of_a_partition_without_a_leader_are_requested_again(
     monkeypatch.setattr(admin, "_client", Leaders(KafkaError.NOT_LEADER_FOR_PARTITION))
     with pytest.raises(BrokerUnavailableError, match="a partition has no leader now"):
         admin.end_offsets([partition])
+
+
+def test_requests_are_sent_again_after_the_only_broker_was_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller fences a broker whose heartbeats come late, as on a machine with too much work. It then answers that there are none."""
+    monkeypatch.setattr(topics, "ANSWER_SECONDS", 10.0)
+    with fenced_broker() as broker:
+        admin = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": broker.servers}))
+        assert admin.partition_counts(["in"]) == {}
+        broker.fenced = True
+        assert admin.partition_counts(["in"]) == {}, "it answers, and lists no broker"
+        broker.fenced = False
+        for _ in range(3):
+            assert admin.partition_counts(["in"]) == {}
