@@ -122,8 +122,13 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
 
 
 def _narrow(value: str, kept: Sequence[str]) -> str:
-    """Cut words that would widen the page of an instance beyond the window, for example a long key, unless they contain one of `kept`."""
-    return _WORD.sub(lambda found: found[0] if any(each and each in found[0] for each in kept) else f"{found[0][: _WIDEST - 1]}…", value)
+    """Cut words that would widen the page of an instance beyond the window, for example a long key, except those of `kept`."""
+
+    def shown(found: re.Match[str]) -> str:
+        word = found[0]
+        return word if any(each and (each in word or word in each) for each in kept) else f"{word[: _WIDEST - 1]}…"
+
+    return _WORD.sub(shown, value)
 
 
 def block(value: str) -> dg.MetadataValue:

@@ -110,6 +110,7 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         expect(card).to_contain_text(r'<img src=x onerror="document.title=1">\xff')
         expect(card.get_by_role("link", name="Dagster")).to_have_attribute("href", re.compile("^http://dagster.example/guess/skip_record/"))
         assert page.locator("main img").count() == 0, "bytes are text, not markup"
+        assert page.locator("#flow text", has_text=f"{application}-in").count(), "topics have their users' names"
         picture(page, "board-paused")
         command("run-book", "skip-record", application, "0_1", "--record", f"{application}-in-1@1", "--yes")
         expect(card).to_have_count(0)

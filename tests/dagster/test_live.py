@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import select
 
 from penstock.orchestration.alerts import pauses
@@ -75,7 +75,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     wait_until(lambda: _now(dagster, application.id) is not None, 120, "a report of the checks' schedule")
     assert dagster.runs("instance_checks") == [], "it needs no run"
 
-    broker.produce(f"{application.id}-in", [(b"key", b"nonsense \xff"), (b"key", b"{}")], partition=1)
+    broker.produce(f"{application.id}-in", [(b"k" * 300, b"nonsense \xff"), (b"key", b"{}")], partition=1)
     wait_until(lambda: alerts(project)["TASK_PAUSED"] == AlertState.OPEN.value, 60, "the alert on a record that no pattern matches")
     place = f"{application.id}-in-1@0"
     wait_until(lambda: place in str(_now(dagster, application.id)), 120, "a report that begins with the paused task")
@@ -113,6 +113,12 @@ def _kill_within_the_run_book(project: Project, dagster: LiveDagster) -> None:
     dagster.start()
 
 
+def _widest(page: Page) -> float:
+    """Return the right edge of the widest table, in pixels."""
+    edge = "Math.max(...Array.from(document.querySelectorAll('table'), table => table.getBoundingClientRect().right))"
+    return float(page.evaluate(edge))
+
+
 def _repair(url: str, application_id: str, name: str, place: str) -> None:
     """Repair in a real browser: find the alert on the asset's page, start the run-book by clicks, wait for the check to turn green. Keep
     screenshots."""
@@ -122,6 +128,7 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
     asset = f"{url}/assets/{application_id}/instances"
     with opened(executable) as page:
         see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", "resident_bytes", "PAUSED")
+        assert _widest(page) <= 1440, "a key of 300 letters does not widen the page beyond the window"
         picture(page, "dagster-instances")
         see(page, f"{url}/assets/{application_id}/status", "1 now", f"0_1 at {place}, since", "never started", "records_in_per_s")
         picture(page, "dagster-status")
@@ -142,8 +149,7 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
         ):
             expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
         picture(page, "dagster-alert")
-        widest = page.evaluate("Math.max(...Array.from(document.querySelectorAll('table'), table => table.getBoundingClientRect().right))")
-        assert widest <= 1440, "nothing is beyond the right edge of the window"
+        assert _widest(page) <= 1440, "nothing is beyond the right edge of the window"
         page.locator("tr", has_text="6.1 decisions").last.get_by_text("[Show Markdown]").click()
         picture(page, "dagster-alert-decisions", whole=False)
         page.locator("a[href*='/guess/skip_record/playground/setup']", has_text="repair").click()

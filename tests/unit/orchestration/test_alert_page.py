@@ -112,6 +112,36 @@ def test_the_end_of_the_log_is_shown_at_once_and_the_excerpt_by_a_click() -> Non
     assert isinstance(shown["4.3 log excerpt"], dg.MarkdownMetadataValue)
 
 
+def test_json_lines_of_a_log_are_shown_as_a_person_reads_them() -> None:
+    lines = [
+        '{"at":"2026-01-02T03:04:05.678Z","level":"INFO","logger":"l","message":"starts","application":"a","instance":"a-1"}',
+        '{"at":"2026-01-02T03:04:06Z","level":"ERROR","logger":"l","message":"task 0_1 failed","error":"Stack:\\n  f\\nKeyError: 7\\n"}',
+    ]
+    sections = alert_text.sections(alert(log_end="\n".join(lines)))
+    first, last = "2026-01-02T03:04:05.678Z INFO starts", "2026-01-02T03:04:06Z ERROR task 0_1 failed"
+    assert sections["4.2 last line of the log"] == f"{last}: KeyError: 7"
+    assert sections["4.3 log excerpt"] == f"{first}\n{last}\nStack:\n  f\nKeyError: 7"
+    assert alert_text.log_line('{"at": 3}') == '{"at": 3}', "not a line of ours"
+
+
+def test_no_word_widens_the_page_of_an_instance_beyond_the_window() -> None:
+    """Dagster does not break words in its tables. Names that are copied stay whole."""
+    long_topic = "t" * 200
+    found = alert(topic=long_topic, key_base64=raw_bytes.to_base64(b"k" * 500), error=f"KeyError: '{'e' * 500}'", log=f"/{'l' * 99}.log")
+    found.subject, found.title = f"{long_topic}-0@5", f"task 0_0 is paused at {long_topic}-0@5: KeyError: '{'e' * 300}'"
+    shown = {name: value.value for name, value in alert_check.metadata(found).items() if isinstance(value, dg.TextMetadataValue)}
+    words = {word for text in shown.values() for word in re.split(r"[\s/?-]", text or "")}
+    assert {word for word in words if len(word) > 60} == {long_topic, f"{'l' * 99}.log"}
+    assert f"at {long_topic}-0@5: KeyError: 'eee" in str(shown["1 what"]) and "… (500 bytes)" in str(shown["5 bytes"])
+
+
+def test_the_newest_entry_of_a_resolved_alert_says_so_first() -> None:
+    """It stays on the page of an instance, above the state, until the next alert."""
+    resolved = alert()
+    resolved.state = "RESOLVED"
+    assert alert_check.metadata(resolved)["1 what"] == dg.MetadataValue.text("resolved: task 0_0 is paused at in-0@5")
+
+
 DECLARED = Applications.parse(
     '[applications.flights]\nfactory = "m:f"\ninstances = 2\n[applications.b]\nfactory = "m:f"\ninstances = 1\n', Path("streams.toml")
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock.orchestration.alerts import raw_bytes
 from penstock.orchestration.cli import app
 from penstock.orchestration.commands.common import clock, out
 from penstock.orchestration.database import ControlPlane, audit
@@ -130,6 +131,33 @@ LONG = "order-enrichment-for-settlement-europe"
 PLACE = "settlement-orders-validated-europe-west-v2-4@15535"
 
 
+def test_an_alert_at_80_columns_is_in_the_order_of_need_and_breaks_no_name(database: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = "KeyError: '\x1b[2J\x1b]0;owned\x07' [red]not markup[/red]"
+    line = '{"at":"2026-01-02T03:04:05.678Z","level":"INFO","logger":"l","message":"a line of the log"}'
+    with database.writing() as session:
+        found = alert("TASK_PAUSED", PLACE, NOW_MS)
+        found.task, found.title = "0_4", f"task 0_4 is paused at {PLACE}, at shop/topology.py:9 in price: {hostile}"
+        record = {"topic": PLACE.rpartition("-")[0], "partition": 4, "offset": 15535, "left_out_bytes": 0}
+        bytes_of = {"key_base64": "a2V5", "value_base64": raw_bytes.to_base64(b"\x1b[2J" + b"v" * 100)}
+        found.detail = {**record, "error": hostile, "stack": "frames\nKeyError", "log_end": line, **bytes_of}
+        session.add(found)
+        session.flush()
+        audit.record(session, "sensor", "alert opened", at=NOW, application="a", alert_id=found.id, detail={"title": found.title})
+    monkeypatch.setattr(out, "_width", 80)
+    shown = CliRunner().invoke(app, ["alerts", "show", "1"], env={"COLUMNS": "80"}).stdout
+    lines = shown.splitlines()
+    command = f"  penstock run-book skip-record a 0_4 --record {PLACE}"
+    assert command in lines, "it is copied, so it is one line"
+    long = [each for each in lines if len(each) > 80 and each != command]
+    assert [each.strip() for each in long] == [rf"value: \x1b[2J{'v' * 100}".removeprefix("value: ")], "bytes without a space"
+    assert "\x1b" not in shown and "\x07" not in shown and "[red]not markup[/red]" in " ".join(shown.split())
+    headings = [each for each in lines if each.endswith(":") and not each.startswith(" ")]
+    of_log = ["last line of the log:", "bytes:", "next:", "what else:", "stack:", "log excerpt:"]
+    assert headings == ["since:", "record:", "why:", *of_log]
+    assert "left_out_bytes" not in shown and "  2026-01-02T03:04:05.678Z INFO a line of the log" in lines
+    assert shown.count(PLACE) >= 4, "in one piece each time"
+
+
 def test_the_audit_trail_at_80_columns_breaks_no_name_and_obeys_no_record(database: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its details contain errors, and the ends of logs, which may contain what a record does."""
     hostile = "KeyError: '\x1b[2J\x1b]0;owned\x07\udcff' [red]not markup[/red]"
@@ -146,4 +174,5 @@ def test_the_audit_trail_at_80_columns_breaks_no_name_and_obeys_no_record(databa
     assert all(len(line) <= 80 for line in lines) and "…" not in shown
     assert shown.count(PLACE) == 2 and sum(f"{LONG}-2" in line for line in lines) == 2, "each name is in one piece"
     assert "\x1b" not in shown and "\x07" not in shown and shown.count(r"'\x1b[2J\x1b]0;owned\x07\udcff' [red]not markup[/red]") == 2
+    assert "line 1" not in shown, "the alert has the end of the log"
     assert [line for line in lines if not line.startswith(" ")] == [line for line in lines if line.startswith(f"{clock(NOW)}  ")]
