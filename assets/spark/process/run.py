@@ -39,6 +39,7 @@ from penstock.assets.spark.session.session import spark_session
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.user_errors import text_of, writable
 
 EXIT_FAILED, EXIT_ENDED = 1, 130
 _UNWIND_SECONDS = 8.0
@@ -134,15 +135,16 @@ def main() -> int:
             if ending.reason is not None:
                 pipes.log.info(f"Spark's work has been ended: {ending.reason}")
                 return EXIT_ENDED
-            writer.answer(msgspec.json.encode(_failed(error, order.settings)))
+            writer.answer(msgspec.json.encode(failed(error, order.settings)))
             return EXIT_FAILED
     return 0
 
 
-def _failed(error: Exception, settings: SparkSettings) -> Answer:
+def failed(error: Exception, settings: SparkSettings) -> Answer:
+    """Return the answer for an error of the job. It can be encoded, whatever the error's text is."""
     if isinstance(error, ExpectedError | StreamsError):
-        return Answer(error=str(error), refused=True)
-    return Answer(error=f"{type(error).__name__}: {explained(error, settings)}", stack=traceback.format_exc())
+        return Answer(error=text_of(error), refused=True)
+    return Answer(error=f"{type(error).__name__}: {explained(error, settings)}", stack=writable(traceback.format_exc()))
 
 
 def _work(order: Order, pipes: PipesContext, ending: Ending, done: Callable[[msgspec.Raw], None]) -> None:

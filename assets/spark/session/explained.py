@@ -6,13 +6,14 @@ import platform
 import re
 
 from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.runtime.model.user_errors import text_of
 
 _LONGEST = 2_000
 
 
 def explained(error: BaseException, settings: SparkSettings) -> str:
     """Return the message of an error raised by Spark, with the setting to change if that is known."""
-    text = str(error) or type(error).__name__
+    text = text_of(error) or type(error).__name__
     for pattern, explanation in _KNOWN:
         found = re.search(pattern, text)
         if found:

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import cast
 
 import dagster as dg
+import msgspec
 import pytest
 from dagster_pipes import PipesMessage
 
 from penstock.assets.spark.process.messages import ANSWER, MESSAGES, FolderReader, FolderWriter, LineWriter
+from penstock.assets.spark.process.run import Answer, failed
+from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.runtime.model.errors import StreamsError
 from tests.support import wait_until
 
 
@@ -152,6 +156,30 @@ def test_the_answer_is_there_when_all_of_it_is() -> None:
         writer.answer(b'{"result": 2}')
     assert reader.answer == b'{"result": 2}'
     assert not folder.exists()
+
+
+class Silent(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("not a name: \ud800"), "ValueError: not a name: \\ud800"),
+        (StreamsError("not a name: \ud800"), "not a name: \\ud800"),
+        (Silent(), "Silent: (its text cannot be shown: RuntimeError)"),
+    ],
+)
+def test_an_error_whose_text_cannot_be_written_is_named_in_the_answer(error: Exception, text: str) -> None:
+    """Without an answer the run would only say that the process ended before its work was done."""
+    try:
+        raise error
+    except (ValueError, StreamsError, Silent) as raised:
+        answer = failed(raised, SparkSettings())
+    assert msgspec.json.decode(msgspec.json.encode(answer), type=Answer).error == text
 
 
 def test_of_a_child_that_is_killed_in_its_answer_there_is_none() -> None:
