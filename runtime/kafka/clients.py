@@ -87,13 +87,9 @@ def transactional_producer(properties: Mapping[str, object], transactional_id: s
 
 
 def admin_client(config: StreamsConfig, **callbacks: Callable[..., object]) -> AdminClient:
-    """Return an admin client. Raises StreamsConfigError for settings that the Kafka client refuses.
-
-    It stays connected to all brokers. With librdkafka's default, connections when they are needed, it forgets the brokers at an answer that
-    lists none, as of a broker that the controller has fenced, and connects to none ever again (2.16): its requests are not sent.
-    """
+    """Return an admin client. Raises StreamsConfigError for settings that the Kafka client refuses."""
     try:
-        properties: dict[str, object] = {"enable.sparse.connections": False, **config.admin_properties(), **callbacks}
+        properties: dict[str, object] = {**config.admin_properties(), **callbacks}
         return AdminClient(properties, logger=KAFKA_LOGGER)  # type: ignore[arg-type]  # callbacks are not annotated there
     except KafkaException as error:
         raise StreamsConfigError(f"the Kafka client refuses its settings: {config.redacted(error.args[0].str())}") from None

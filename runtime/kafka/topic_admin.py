@@ -346,7 +346,26 @@ class TopicAdmin:
 
     def _result(self, what: str, future: Future[Answer]) -> Answer:
         """As `_wait`, but raise the broker's own errors: KafkaException, BrokerUnavailableError."""
-        return self._patiently(what, lambda slice_s: future.result(slice_s), FutureTimeoutError)
+        try:
+            return self._patiently(what, lambda slice_s: future.result(slice_s), FutureTimeoutError)
+        except BrokerUnavailableError:
+            if not self.give_up():
+                self._renew_client()
+            raise
+
+    def _renew_client(self) -> None:
+        """Replace the client by a new one that gets an answer, so that the next request is sent.
+
+        librdkafka 2.16 forgets its brokers at an answer that lists none, as of a broker that the controller has fenced, and connects to none
+        ever again. (Rejected: `enable.sparse.connections=false`, with which a client gets no answer after one broker of several has died.)
+        """
+        client = admin_client(self._config)
+        try:
+            client.list_topics(timeout=ASK_SECONDS)
+        except KafkaException:
+            return  # no broker answers
+        logger.warning("bootstrap.servers = %s: a new connection is answered, and replaces the one that was not", self._servers)
+        self._client = client
 
     def _cluster(self, what: str) -> ClusterMetadata:
         """Return metadata of brokers and topics. Raises BrokerUnavailableError, StreamsError."""
