@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka import (
@@ -115,6 +116,8 @@ class TopicAdmin:
         self._offsets_reader: Consumer | None = None
         self._servers = str(config["bootstrap.servers"])
         self._counts: dict[str, int] = {}
+        self._renewing, self._renewed_at = Lock(), float("-inf")
+        self._former: AdminClient | None = None
         self.give_up = give_up
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
@@ -356,16 +359,20 @@ class TopicAdmin:
     def _renew_client(self) -> None:
         """Replace the client by a new one that gets an answer, so that the next request is sent.
 
-        librdkafka 2.16 forgets its brokers at an answer that lists none, as of a broker that the controller has fenced, and connects to none
-        ever again. (Rejected: `enable.sparse.connections=false`, with which a client gets no answer after one broker of several has died.)
+        librdkafka 2.16 forgets its brokers at an answer that lists none, as of a broker that the controller has fenced, and connects to
+        none ever again. (Rejected: `enable.sparse.connections=false`, with which a client gets no answer after one broker of several has
+        died.) The former client is kept until the next replacement: its end would be an error of requests that other threads wait for.
         """
-        client = admin_client(self._config)
-        try:
-            client.list_topics(timeout=ASK_SECONDS)
-        except KafkaException:
-            return  # no broker answers
-        logger.warning("bootstrap.servers = %s: a new connection is answered, and replaces the one that was not", self._servers)
-        self._client = client
+        with self._renewing:
+            if time.monotonic() - self._renewed_at < ANSWER_SECONDS:
+                return  # by another thread: this one has waited for the former client
+            client = admin_client(self._config)
+            try:
+                client.list_topics(timeout=ASK_SECONDS)
+            except KafkaException:
+                return  # no broker answers
+            logger.warning("bootstrap.servers = %s: a new connection is answered, and replaces the one that was not", self._servers)
+            self._former, self._client, self._renewed_at = self._client, client, time.monotonic()
 
     def _cluster(self, what: str) -> ClusterMetadata:
         """Return metadata of brokers and topics. Raises BrokerUnavailableError, StreamsError."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -104,3 +104,18 @@ def test_requests_are_sent_again_after_the_only_broker_was_fenced(monkeypatch: p
         broker.fenced = False
         for _ in range(3):
             assert admin.partition_counts(["in"]) == {}
+
+
+def test_a_request_of_another_thread_is_not_ended_by_the_replacement_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the client would be an error of that request, which ends the instance."""
+    monkeypatch.setattr(topics, "ANSWER_SECONDS", 1.0)
+    with fenced_broker() as broker:
+        admin = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": broker.servers}))
+        assert admin.partition_counts(["in"]) == {}
+        broker.fenced = True
+        assert admin.partition_counts(["in"]) == {}
+        waits = admin._client.describe_topics(TopicCollection(["in"]))["in"]
+        with pytest.raises(BrokerUnavailableError):
+            admin.partition_counts(["in"])
+        assert admin.partition_counts(["in"]) == {}, "the client was replaced"
+        assert not waits.done()
