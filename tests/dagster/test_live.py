@@ -128,7 +128,6 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
     asset = f"{url}/assets/{application_id}/instances"
     with opened(executable) as page:
         see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", "resident_bytes", "PAUSED")
-        assert _widest(page) <= 1440, "a key of 300 letters does not widen the page beyond the window"
         picture(page, "dagster-instances")
         see(page, f"{url}/assets/{application_id}/status", "1 now", f"0_1 at {place}, since", "never started", "records_in_per_s")
         picture(page, "dagster-status")
