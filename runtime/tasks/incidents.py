@@ -277,9 +277,11 @@ class Incidents:
         message = _raw_message(origin)
         if message is None:
             what = "paused at" if pauses else "left out"
+            limit = f"To continue, let topic {output.topic} take it (kafka-configs --alter, as the error says)"
+            alone = "" if output.topic in self._internal else ", or let the handler answer CONTINUE, which drops this output alone"
             raise ProductionError(
                 f"{self.where(output, origin)} was refused: {error}. No record that is being processed is behind it (a punctuator is, or a "
-                f"record that was processed before), so none can be {what}"
+                f"record that was processed before), so none can be {what}. {limit}{alone}"
             ) from error
         details = details_of(error, None, None, self._node(output, origin)) if pauses else None
         cause = cause_of(error)

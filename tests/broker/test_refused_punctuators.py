@@ -110,6 +110,10 @@ def test_fail_and_pause_end_the_client_and_name_the_punctuator(
             "INVALID_TIMESTAMP" if what == "time" else "TOO_LARGE",
         ):
             assert part in str(streams.failure)
+        advised = f"let topic {output} take it" in str(streams.failure) and "answer CONTINUE, which drops this output" in str(
+            streams.failure
+        )
+        assert advised is (answer is Response.PAUSE)
 
 
 class Grows(Processor[str, str, str, str]):
