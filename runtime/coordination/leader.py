@@ -230,7 +230,9 @@ class Leader:
                 logger.info("member %s closed; its transactional id is fenced", key)
             else:
                 logger.warning("member %s is dead; its transaction is aborted", key)
-            self._fencing[key] = self._pool.submit(fence, self._config.producer_properties(), member.transactional_id)
+            self._fencing[key] = self._pool.submit(
+                fence, self._config.producer_properties(), member.transactional_id, self._layout.guard.topic
+            )
             return False
         if not future.done():
             return False
@@ -272,7 +274,7 @@ class Leader:
             if self._preparing is None:
                 properties = {**self._config.producer_properties(), "linger.ms": 0}
                 transactional_id = f"{self._config.application_id}-leader"
-                self._preparing = self._pool.submit(_prepare, properties, transactional_id)
+                self._preparing = self._pool.submit(_prepare, properties, transactional_id, self._layout.guard.topic)
             if not self._preparing.done():
                 return None
             preparing, self._preparing = self._preparing, None
@@ -294,9 +296,9 @@ class Leader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepare(properties: Mapping[str, object], transactional_id: str) -> TransactionalProducer:
+def _prepare(properties: Mapping[str, object], transactional_id: str, topic: str) -> TransactionalProducer:
     """Return an initialised producer. Raises TaskMigratedError or TransactionAbortedError."""
-    producer = TransactionalProducer(properties, transactional_id, None, lambda: True)
+    producer = TransactionalProducer(properties, transactional_id, None, lambda: True, topic)
     producer.init()
     return producer
 

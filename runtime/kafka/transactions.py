@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.kafka.clients import transactional_producer
@@ -40,6 +42,9 @@ HUNG_SECONDS = CALL_SECONDS + 3.0
 """A call that exceeds its own time-out of `CALL_SECONDS` by this much is taken to hang (`CallThread`)."""
 
 
+CONNECT_SECONDS = 1.0
+"""Longest wait for a connection before the coordinator is requested."""
+CONNECTING_SECONDS = 0.005
 FENCE_SECONDS = (0.1, 0.1, 0.1, 0.1, 0.1, 30.0)
 """Time-outs of the attempts at fencing, one of which makes the broker abort an open transaction. If the coordinator is not ready at once,
 librdkafka retries after half a second, while a new client retries at once (0.2 s instead of 0.6 to 1)."""
@@ -116,7 +121,7 @@ class TransactionalProducer:
     """Transactions of one incarnation of a worker.
 
     `give_up()` is called between attempts while the broker does not answer. `group`: metadata of the application's group, which has no
-    members and is used for offsets if no other group is given; it never changes.
+    members and is used for offsets if no other group is given; it never changes. `topic`: one that exists (`connect`).
     """
 
     def __init__(
@@ -125,10 +130,12 @@ class TransactionalProducer:
         transactional_id: str,
         group: GroupMetadata | None,
         give_up: Callable[[], bool],
+        topic: str | None = None,
     ) -> None:
         self._client = transactional_producer(properties, transactional_id)
         self.producer = RecordProducer(self._client)
         self._transactional_id = transactional_id
+        self._topic = topic
         self._group = group
         self._give_up = give_up
         self._open = False
@@ -138,7 +145,7 @@ class TransactionalProducer:
         """Register the id with the broker, which aborts an open transaction of its previous user. Call it once, before anything else.
         Raises StreamsConfigError if the configured transaction time-out exceeds the brokers' limit."""
         try:
-            self._until_answered(lambda: self._client.init_transactions(CALL_SECONDS))
+            self._until_answered(self._initialised)
         except TaskMigratedError as error:
             refused = error.__cause__
             if Meaning.TIMEOUT_TOO_LONG in meaning(refused):
@@ -148,6 +155,10 @@ class TransactionalProducer:
                 ) from refused
             raise
         self.begin()
+
+    def _initialised(self) -> None:
+        connect(self._client, self._topic)
+        self._client.init_transactions(CALL_SECONDS)
 
     def begin(self) -> None:
         if not self._open:
@@ -225,10 +236,24 @@ class TransactionalProducer:
         self.producer.drop()
 
 
-def fence(properties: Mapping[str, object], transactional_id: str) -> None:
-    """Fence a transactional id: abort its open transaction and keep its user from writing. Raises StreamsError."""
+def connect(client: Producer, topic: str | None) -> None:
+    """Wait until a new client has a connection beyond the first contact by `bootstrap.servers`. Otherwise librdkafka's first request for
+    the coordinator may fail, and the next one follows after half a second. Requests the metadata of a topic that exists: those of all
+    topics are megabytes in a large cluster. Never raises: the initialisation reports what is wrong."""
+    until = time.monotonic() + CONNECT_SECONDS
+    with suppress(KafkaException):
+        while topic is not None and (left := until - time.monotonic()) > 0:
+            if client.list_topics(topic, left).orig_broker_id >= 0:
+                return
+            time.sleep(CONNECTING_SECONDS)
+
+
+def fence(properties: Mapping[str, object], transactional_id: str, topic: str | None = None) -> None:
+    """Fence a transactional id: abort its open transaction and keep its user from writing. `topic`: as for `connect`. Raises
+    StreamsError."""
     for patience in FENCE_SECONDS:
         client = transactional_producer(properties, transactional_id)
+        connect(client, topic)
         try:
             client.init_transactions(patience)
         except KafkaException as error:
