@@ -61,6 +61,7 @@ _INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repai
 _COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
     (_INSTANCES, "instances", ("start", "stop", "restart", "deploy", "scale", "drain")),
     (_INSPECT, "inspection", ("status", "tasks", "events", "describe")),
+    (_INSPECT, "doctor", ("doctor",)),
     (_INSPECT, "topology", ("topology",)),
     (_INSPECT, "board", ("board",)),
     (_INSPECT, "trail", ("audit", "run_books")),

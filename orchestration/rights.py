@@ -92,11 +92,12 @@ def _instance(application: str, topology: Topology) -> Iterator[Right]:
 def _operator(application: str, topology: Topology) -> Iterator[Right]:
     own = f"{application}-"
     for topic in _inputs(topology):
-        yield Right(Resource.TOPIC, topic, (Operation.READ, Operation.DESCRIBE_CONFIGS), "records that cannot be read, lag")
+        yield Right(Resource.TOPIC, topic, (Operation.READ, Operation.DESCRIBE_CONFIGS), "records that cannot be read, lag; reset")
     for topic in topology.global_topics:
         yield Right(Resource.TOPIC, topic, (Operation.WRITE,), "run-book restore-global-topic")
     for topic in _outputs(topology):
-        yield Right(Resource.TOPIC, topic, (Operation.DESCRIBE, Operation.DELETE), "rates; reset deletes its records")
+        emptied = (Operation.DESCRIBE, Operation.DELETE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+        yield Right(Resource.TOPIC, topic, emptied, "rates; reset deletes its records, and lets brokers delete those of a compacted one")
     changes = (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.DESCRIBE_CONFIGS)
     yield Right(Resource.TOPIC, own, changes, "observation, commands, dead letters; reset deletes them", prefixed=True)
     yield Right(Resource.GROUP, application, (Operation.READ, Operation.DELETE), "committed offsets: lag, shifts, reset")

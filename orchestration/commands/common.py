@@ -24,6 +24,7 @@ from penstock.orchestration.drawing.console import UNBROKEN, Wrapped, stdout_con
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.kafka.observer import Observer
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import kafka_error, with_remedy
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.extras import extra
@@ -147,7 +148,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        fail(f"Kafka: {error.args[0].str()}")
+        fail(f"Kafka: {with_remedy(kafka_error(error))}")
     except (ExpectedError, StreamsError) as error:
         fail(str(error))
 

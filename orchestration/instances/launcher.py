@@ -209,9 +209,11 @@ class Launcher:
             raise LaunchError(f"{done.stdout.strip() or f'the seed {where} is not installed'} (the log: {paths.log_path(instance)})")
         return done.stdout.strip()
 
-    def precheck(self, application: Application, instances: Sequence[str]) -> Findings:
-        """Check whether these instances would start with the current code and configuration, in a separate process, which imports the code.
-        Nothing is started or stopped. Raises LaunchError if there is no answer."""
+    def precheck(
+        self, application: Application, instances: Sequence[str], *, brokers: bool = True, timeout_s: float = _CHECK_SECONDS
+    ) -> Findings:
+        """Check whether these instances would start with the current code and configuration, in a separate process, which imports the code;
+        without `brokers`, no request is made to them. Nothing is started or stopped. Raises LaunchError if there is no answer."""
         paths = self._paths
         with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
             files = [Path(folder) / f"{instance}.json" for instance in instances]
@@ -219,17 +221,20 @@ class Launcher:
                 _write(path, self._settings(application, instance))
             try:
                 done = subprocess.run(
-                    [sys.executable, "-m", "penstock.runtime.instance.precheck", "--config", *map(str, files)],
+                    [
+                        *(sys.executable, "-m", "penstock.runtime.instance.precheck", "--config", *map(str, files)),
+                        *(() if brokers else ("--without-brokers",)),
+                    ],
                     cwd=paths.root,
                     env=environment(paths.root),
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
                     check=False,
-                    timeout=_CHECK_SECONDS,
+                    timeout=timeout_s,
                 )
             except subprocess.TimeoutExpired as error:
-                raise LaunchError(f"{application.factory} was not checked within {_CHECK_SECONDS:.0f} s: does it wait?") from error
+                raise LaunchError(f"{application.factory} was not checked within {timeout_s:.0f} s: does it wait?") from error
         lines = done.stdout.split("\n")  # `splitlines` would also split the answer at U+2028
         for line in reversed(lines):  # the user's code may print when the process exits
             with suppress(msgspec.DecodeError):

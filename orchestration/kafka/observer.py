@@ -293,9 +293,8 @@ class Observer:
         except KafkaException as error:
             inner = error.args[0]
             if isinstance(inner, KafkaError) and meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
-                refused = (
-                    f"{self.application}: the brokers at {self._connection} do not let this client read {topic} ({with_remedy(inner)})"
-                )
+                why = with_remedy(inner, f"Read on topic {topic}")
+                refused = f"{self.application}: the brokers at {self._connection} do not let this client read {topic} ({why})"
                 raise BrokerUnavailableError(refused) from error
             text = inner.str() if isinstance(inner, KafkaError) else str(error)
             silent = f"{self.application}: no broker answers at {self._connection} ({text}){start_hint(self._connection.servers)}"

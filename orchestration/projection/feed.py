@@ -200,9 +200,10 @@ class Feed:
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
         inner = error.args[0]
         if isinstance(inner, KafkaError) and meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
+            why = with_remedy(inner, f"Read on topic {self._application.id}-*")
             return BrokerUnavailableError(
                 f"{self._application.id}: the brokers at {self._application.bootstrap_servers} do not let this client read "
-                f"{events_topic(self._application.id)} and {coordination_topic(self._application.id)} ({with_remedy(inner)})"
+                f"{events_topic(self._application.id)} and {coordination_topic(self._application.id)} ({why})"
             )
         return BrokerUnavailableError(
             f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"

@@ -20,6 +20,7 @@ from penstock.runtime.coordination.past import living_keys
 from penstock.runtime.coordination.records import DESIRED, RESET, Reset, encode
 from penstock.runtime.coordination.resets import last_reset
 from penstock.runtime.coordination.topics import COORDINATION_CONFIG, coordination_topic
+from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
 from penstock.runtime.kafka.transactions import TransactionalProducer, fence
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError, TaskMigratedError, TransactionAbortedError
@@ -100,6 +101,8 @@ class Brokers:
         try:
             call()
         except TaskMigratedError as error:
+            if Meaning.NO_RIGHT in meaning(error.__cause__):
+                raise StreamsError(f"{self._topic} cannot be written: {error}") from error
             raise RefusedError(f"another reset was begun meanwhile, or the brokers took too long: {error}") from error
         except TransactionAbortedError as error:
             raise StreamsError(f"the brokers did not take it; run the reset again: {error}") from error
@@ -119,7 +122,7 @@ class Brokers:
             return []
         admin = self._admin()
         for name, future in admin.delete_topics(there, operation_timeout=ANSWER_SECONDS).items():
-            self._wait(f"delete topic {name}", future)
+            self._wait(f"delete topic {name}", future, f"Delete on topic {name}")
         self._until(lambda: not self._topics.names() & set(there), f"the end of {', '.join(there)}")
         return there
 
@@ -161,17 +164,18 @@ class Brokers:
         admin = self._admin()
         admin.list_topics(timeout=ANSWER_SECONDS)  # fail early: a request about a group that times out may abort the process
         for name, future in admin.delete_consumer_groups([group, *others], request_timeout=ANSWER_SECONDS).items():
-            self._wait(f"delete group {name}", future)
+            self._wait(f"delete group {name}", future, f"Delete on group {name}")
         if offsets:
             self._commit(admin, group, offsets)
 
     def _commit(self, admin: AdminClient, group: str, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         wanted = ConsumerGroupTopicPartitions(group, [ClientPartition(*partition, offset) for partition, offset in offsets.items()])
         answer = admin.alter_consumer_group_offsets([wanted], request_timeout=ANSWER_SECONDS)[group]
-        done = self._wait(f"set offsets of group {group}", answer)
+        done = self._wait(f"set offsets of group {group}", answer, f"Read on group {group}")
         for at in done.topic_partitions if done is not None else ():
             if at.error is not None:
-                raise StreamsError(f"set offsets of group {group}: {at.topic}-{at.partition}: {at.error.str()}")
+                refused = with_remedy(at.error, f"Read on topic {at.topic}")
+                raise StreamsError(f"set offsets of group {group}: {at.topic}-{at.partition}: {refused}")
 
     # -- answers ---------------------------------------------------------------------------------------------------------------
 
@@ -185,7 +189,9 @@ class Brokers:
             self._topics.committed_offsets(group)
         except BrokerUnavailableError:
             raise
-        except StreamsError:
+        except StreamsError as error:
+            if Meaning.NO_RIGHT in meaning(error.__cause__):
+                raise
             return False
         return True
 
@@ -194,7 +200,7 @@ class Brokers:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin = self._admin()  # its requests end when it does
         for future in admin.incremental_alter_configs([resource]).values():
-            self._wait(f"alter topic {topic}", future)
+            self._wait(f"alter topic {topic}", future, f"AlterConfigs on topic {topic}")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + ANSWER_SECONDS
@@ -203,8 +209,9 @@ class Brokers:
                 raise StreamsError(f"{what} did not come within {ANSWER_SECONDS:.0f} s; run the reset again, and it continues")
             time.sleep(_POLL_SECONDS)
 
-    def _wait(self, what: str, future: Future[Answer]) -> Answer | None:
-        """Wait for an answer; None if the topic or group does not exist. Raises RefusedError, BrokerUnavailableError, StreamsError."""
+    def _wait(self, what: str, future: Future[Answer], needs: str) -> Answer | None:
+        """Wait for an answer; None if the topic or group does not exist. `needs`: as for `with_remedy`. Raises RefusedError,
+        BrokerUnavailableError, StreamsError."""
         try:
             return future.result(ANSWER_SECONDS)
         except KafkaException as error:
@@ -215,7 +222,7 @@ class Brokers:
                 raise RefusedError(f"{what}: it has members: stop every instance first") from error
             if inner.code() == KafkaError.TOPIC_DELETION_DISABLED:
                 raise StreamsError(f"{what}: the brokers delete no topics (delete.topic.enable=false)") from error
-            raise StreamsError(f"{what}: {inner.name()}: {inner.str()}") from error
+            raise StreamsError(f"{what}: {inner.name()}: {with_remedy(inner, needs)}") from error
         except FutureTimeoutError as error:
             raise BrokerUnavailableError(f"bootstrap.servers = {self._config['bootstrap.servers']}: no answer ({what})") from error
 

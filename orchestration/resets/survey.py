@@ -210,11 +210,9 @@ def survey(subject: Subject, topics: TopicAdmin, past: Past) -> Survey:
     if unknown := sorted(set(subject.named) - set(strangers) - internal - gone):
         raise RefusedError(f"{', '.join(unknown)}: no topic of that name looks like one of {subject.id}'s own ({subject.id}-…-changelog)")
     deleted = internal | (set(subject.named) - gone)
-    partitions = [
-        TopicPartition(name, number)
-        for name, found in topics.describe((inputs & names) - deleted).items()
-        for number in range(found.partitions)
-    ]
+    # By name, since a topic that may not be described is in no list: its offsets would stay, and nothing would say so.
+    there = topics.partition_counts((inputs | outputs) - deleted)
+    partitions = [TopicPartition(name, number) for name in sorted(inputs & there.keys()) for number in range(there[name])]
     offsets, own_inputs = _begin(subject, topics, partitions, outputs)
     host = socket.gethostname()
     return Survey(
@@ -222,7 +220,7 @@ def survey(subject: Subject, topics: TopicAdmin, past: Past) -> Survey:
         target=subject.target,
         topics=sorted(deleted),
         strangers=[name for name in strangers if name not in deleted],
-        outputs=sorted((outputs & names) - inputs - deleted),
+        outputs=sorted((outputs & there.keys()) - inputs),
         own_inputs=own_inputs,
         offsets=offsets,
         committed=committed,

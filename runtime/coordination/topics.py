@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription, create_commands
-from penstock.runtime.model.errors import MissingSinkTopicError, MissingSourceTopicError
+from penstock.runtime.model.errors import BrokerUnavailableError, MissingSinkTopicError, MissingSourceTopicError, StreamsError
 from penstock.runtime.model.events import events_topic
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.topology.internal_topics import ANY_TIME, InternalTopicCheck, plan_partitions, task_count
@@ -67,7 +68,8 @@ def prepare_topics(
     changelogs of the recorded state; one of them that has to be created again is logged as a warning.
 
     Raises MissingSourceTopicError, MissingSinkTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic
-    does not fit its input any more), StoreChangedError (a changelog was made for another kind of store), BrokerUnavailableError.
+    does not fit its input any more), StoreChangedError (a changelog was made for another kind of store), BrokerUnavailableError. The error
+    has the `further` ones, so that all are known at once.
     """
     application_id, servers = config.application_id, config.text("bootstrap.servers")
     internal = topology.internal_topics()
@@ -79,14 +81,22 @@ def prepare_topics(
     }
     found = admin.describe([*topology.source_topics, *(topic.name for topic in internal), *own])
     existing = {name: description.partitions for name, description in found.items() if name not in own}
+    problems: list[StreamsError] = []
     missing = [topic for topic in topology.source_topics if topic not in existing]
     if missing:
-        raise MissingSourceTopicError(
-            f"source topic {', '.join(missing)} does not exist on {servers}: create it, then start again. Each partition is a task, so "
-            f"their number bounds how many instances share the work:{create_commands(servers, _proposed(missing, topology, existing))}"
+        problems.append(
+            MissingSourceTopicError(
+                f"source topic {', '.join(missing)} does not exist on {servers}: create it, then start again. Each partition is a task, so "
+                f"their number bounds how many instances share the work:{create_commands(servers, _proposed(missing, topology, existing))}"
+            )
         )
-    _check_sinks(admin, topology, config)
-    planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
+    with _noting(problems):
+        _check_sinks(admin, topology, config)
+    planned: Mapping[str, int] = {}
+    with _noting(problems):
+        planned = {} if missing else plan_partitions(parts, internal, topology.copartition_groups(), existing)
+    if not planned:
+        _raise(problems)
     any_time = ANY_TIME if any(ANY_TIME.keys() <= each.config.keys() for each in found.values()) else {}  # not before Kafka 3.6
     own.update((topic.name, (planned[topic.name], {**any_time, **topic.config})) for topic in internal)
     kinds = {topic.name: topic.kind for topic in internal}
@@ -94,9 +104,15 @@ def prepare_topics(
     check = InternalTopicCheck(application_id, servers, additional_ms)
     for name, wanted in own.items():
         if name in found:
-            check.check(name, kinds.get(name, "own"), (found[name].partitions, found[name].config), wanted)
+            with _noting(problems):
+                check.check(name, kinds.get(name, "own"), (found[name].partitions, found[name].config), wanted)
+    _raise(problems)
+    altered = {name: _to_alter(found[name].config, wanted) for name, (_, wanted) in own.items() if name in found}
     if make:
         _create_missing(admin, application_id, own, found, had)
+        admin.alter(altered)
+    else:
+        _warn_of_times(altered)
     tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
     logged = {part.id for part in parts if part.source_changelogs or any(store.logging_enabled for store in part.stores)}
     stateful = frozenset(task for task in tasks if task.subtopology in logged)
@@ -122,7 +138,6 @@ def _create_missing(
     absent = {name: wanted for name, wanted in own.items() if name not in found}
     _warn_of_lost(application_id, [name for name in absent if name in had])
     admin.create_all(absent)
-    admin.alter({name: _to_alter(found[name].config, wanted) for name, (_, wanted) in own.items() if name in found})
 
 
 def _check_sinks(admin: TopicAdmin, topology: Topology, config: StreamsConfig) -> None:
@@ -130,7 +145,7 @@ def _check_sinks(admin: TopicAdmin, topology: Topology, config: StreamsConfig) -
     only be aborted; and for the dead-letter topic, only after another error."""
     dead_letters = config["errors.dead.letter.queue.topic.name"]
     wanted = {*topology.sink_topics, *([str(dead_letters)] if dead_letters else [])}
-    missing = sorted(wanted - set(admin.describe(wanted)))
+    missing = sorted(wanted - admin.partition_counts(wanted).keys())
     if missing and not admin.brokers_make_topics():
         raise MissingSinkTopicError(
             f"output topic {', '.join(missing)} does not exist on {config['bootstrap.servers']}, which makes no topics by itself "
@@ -148,6 +163,32 @@ def _warn_of_lost(application_id: str, changelogs: Sequence[str]) -> None:
             application_id,
             ", ".join(sorted(changelogs)),
         )
+
+
+def _warn_of_times(altered: Mapping[str, Mapping[str, str]]) -> None:
+    """Warn of topics whose timestamp settings a start updates."""
+    for name, settings in altered.items():
+        if settings:
+            listed = ",".join(f"{key}={value}" for key, value in settings.items())
+            logger.warning("topic %s may refuse records for their time; a start sets %s", name, listed)
+
+
+@contextmanager
+def _noting(problems: list[StreamsError]) -> Iterator[None]:
+    """Add an error to the problems, and continue. An answer that does not come is raised: the next would not come either."""
+    try:
+        yield
+    except BrokerUnavailableError:
+        raise
+    except StreamsError as error:
+        problems.append(error)
+
+
+def _raise(problems: list[StreamsError]) -> None:
+    """Raise the first of the problems, with the others, if there are any."""
+    if problems:
+        problems[0].further = tuple(problems[1:])
+        raise problems[0]
 
 
 def _to_alter(found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

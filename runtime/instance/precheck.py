@@ -8,6 +8,7 @@ and not only the first.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +30,11 @@ from penstock.runtime.coordination.topics import coordination_topic, prepare_top
 from penstock.runtime.coordination.versions import topology_record
 from penstock.runtime.instance.build import build_of
 from penstock.runtime.instance.settings import InstanceSettings
+from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import SystemClock
-from penstock.runtime.model.errors import StreamsConfigError, StreamsError
+from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import EventSink
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.stores.budget import StoreMemory
@@ -49,39 +51,64 @@ Value = TypeVar("Value")
 class Findings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Result of the check. `problems` has no default, so that no other JSON that the factory's code prints is taken for a result.
 
-    `problems`: reasons why instances would not start. `beside`: by name of a running instance, why they cannot run beside it, so that it
-    must be stopped first. `changes`: lines of the topology that differ from the last one that ran. `builds`: the fingerprint of each
-    instance (`runtime/instance/build.py`).
+    `problems`: reasons why instances would not start. `warnings`: what a start would log as a warning. `beside`: by name of a running
+    instance, why they cannot run beside it, so that it must be stopped first. `changes`: lines of the topology that differ from the last
+    one that ran. `builds`: the fingerprint of each instance (`runtime/instance/build.py`).
     """
 
     problems: list[str]
+    warnings: list[str] = []
     beside: dict[str, str] = {}
     changes: list[str] = []
     builds: dict[str, str] = {}
 
 
-def check(paths: list[Path]) -> Findings:
-    """Check the instances of these files. Raises nothing; errors are findings."""
+def check(paths: list[Path], *, brokers: bool = True) -> Findings:
+    """Check the instances of these files; without `brokers`, what can be checked without a request to them. Raises nothing; errors are
+    findings."""
     found = Findings(problems=[])
-    return check_settings(found, [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))])
+    written = [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))]
+    return check_settings(found, written, brokers=brokers)
 
 
-def check_settings(found: Findings, written: list[InstanceSettings], build: Callable[[str], Topology] = build_topology) -> Findings:
+def check_settings(
+    found: Findings, written: list[InstanceSettings], build: Callable[[str], Topology] = build_topology, *, brokers: bool = True
+) -> Findings:
     """Check the instances with these settings, whose variables are not replaced, and add the result to `found`. `build` calls a factory.
     Raises nothing."""
-    configs = [config for settings in written if (config := _config(found, settings))]
-    for config in configs[:1]:
-        with _noting(found):
-            _check_handlers(config)
-    factories = dict.fromkeys(settings.factory for settings in written)
-    topologies = [topology for factory in factories if (topology := _noted(found, build, factory))]
-    if topologies:
-        found.builds = {settings.instance: build_of(settings.config, settings.factory) for settings in written}
+    with _kept_warnings(found.warnings):
+        configs = [config for settings in written if (config := _config(found, settings))]
         for config in configs[:1]:
             with _noting(found):
-                _check_topology(found, topologies[0].resolved(config), config)
-    found.problems = list(dict.fromkeys(found.problems))
+                _check_handlers(config)
+        factories = dict.fromkeys(settings.factory for settings in written)
+        topologies = [topology for factory in factories if (topology := _noted(found, build, factory))]
+        if topologies:
+            found.builds = {settings.instance: build_of(settings.config, settings.factory) for settings in written}
+            for config in configs[:1]:
+                with _noting(found):
+                    topology = topologies[0].resolved(config)
+                    if brokers:
+                        _check_topology(found, topology, config)
+    found.problems, found.warnings = list(dict.fromkeys(found.problems)), list(dict.fromkeys(found.warnings))
     return found
+
+
+@contextmanager
+def _kept_warnings(texts: list[str]) -> Iterator[None]:
+    """Add the engine's warnings to `texts`, except those of its Kafka clients, whose failed requests are problems."""
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not record.name.startswith(KAFKA_LOGGER.name):
+                texts.append(record.getMessage())
+
+    engine, kept = logging.getLogger(KAFKA_LOGGER.name.rpartition(".")[0]), Kept(logging.WARNING)
+    engine.addHandler(kept)
+    try:
+        yield
+    finally:
+        engine.removeHandler(kept)
 
 
 def _config(found: Findings, settings: InstanceSettings) -> StreamsConfig | None:
@@ -164,8 +191,8 @@ def _noting(found: Findings) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise
-    except (StreamsError, StreamsConfigError) as error:
-        found.problems.append(str(error))
+    except StreamsError as error:
+        found.problems.extend(map(str, (error, *error.further)))
     except BaseException as error:  # noqa: BLE001 (the factory's module may raise anything, SystemExit too)
         found.problems.append(f"{type(error).__name__}: {error}")
 
@@ -178,7 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--config", type=Path, nargs="+", required=True, help="the files that python -m penstock.runtime.instance would be given"
     )
-    found = check(parser.parse_args(arguments).config)
+    parser.add_argument("--without-brokers", action="store_true", help="check the configuration and the factory alone")
+    given = parser.parse_args(arguments)
+    found = check(given.config, brokers=not given.without_brokers)
     print("\n" + msgspec.json.encode(found).decode())
     return 1 if found.problems else 0
 

@@ -136,24 +136,42 @@ def is_transient(error: KafkaError) -> bool:
     return error.retriable() or bool(meaning(error) & _ASK_AGAIN)
 
 
-def with_remedy(error: KafkaError) -> str:
-    """Return the client's text of an error; for a missing right with the command that prints what grants it."""
-    return f"{error.str()}. `penstock acls` prints the rights that are needed" if Meaning.NO_RIGHT in meaning(error) else error.str()
+_NEEDS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", ""),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "Read on the group"),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional-id", "Write on the transactional-id"),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("cluster", "DescribeConfigs on the cluster"),
+}
+"""Kind of resource that an error concerns, and the right that our requests need, as far as it is always the same."""
 
 
-def unanswered(what: str, error: KafkaError) -> StreamsError:
-    """Return the engine's error for a failed request: BrokerUnavailableError if a retry may help."""
-    text = f"{what}: {with_remedy(error)}"
+def with_remedy(error: KafkaError, *needs: str) -> str:
+    """Return the client's text of an error; for a missing right with the commands that find and grant it, and with the one of `needs`, as
+    `Read on topic flights`, that is of the kind of resource which the error concerns."""
+    if Meaning.NO_RIGHT not in meaning(error):
+        return error.str()
+    kind, always = _NEEDS[error.code()]
+    needed = next((each for each in needs if f" {kind} " in each), always)
+    said = f"{error.str().rstrip('.')}. It needs {needed}." if needed else f"{error.str().rstrip('.')}."
+    return f"{said} `penstock doctor` names each right that is missing, `penstock acls` prints what grants it"
+
+
+def unanswered(what: str, error: KafkaError, needs: str = "") -> StreamsError:
+    """Return the engine's error for a failed request: BrokerUnavailableError if a retry may help. `needs`: as for `with_remedy`."""
+    text = f"{what}: {with_remedy(error, needs)}"
     if Meaning.OFFSETS_PENDING in meaning(error):
         text += ". A transaction holds them; if for longer than transaction.timeout.ms: `penstock docs recovery`, 'Hanging transactions'"
     return BrokerUnavailableError(text) if is_transient(error) else StreamsError(text)
 
 
-def producer_failure(error: KafkaException) -> TaskMigratedError | TransactionAbortedError | None:
-    """Return the engine's error for an error of a producer or its transaction; None if the call may be retried (`transactions.py`)."""
+def producer_failure(error: KafkaException, needs: str = "") -> TaskMigratedError | TransactionAbortedError | None:
+    """Return the engine's error for an error of a producer or its transaction; None if the call may be retried (`transactions.py`).
+    `needs`: as for `with_remedy`."""
     inner = kafka_error(error)
     if Meaning.NO_RIGHT in meaning(inner):
-        return TaskMigratedError(f"the brokers refuse the producer: {with_remedy(inner)}")
+        of_topics = inner.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        right = "Write on each topic that it writes" if of_topics else needs
+        return TaskMigratedError(f"the brokers refuse the producer: {with_remedy(inner, right)}")
     if inner.fatal() or Meaning.FENCED in meaning(inner):
         return TaskMigratedError(f"the producer was fenced, or its transaction timed out: {inner.str()}")
     if inner.txn_requires_abort() or not inner.retriable():

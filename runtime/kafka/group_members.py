@@ -40,7 +40,7 @@ class GroupMembers:
                 self._admin.list_topics(timeout=ANSWER_SECONDS)
                 return self._listed(self._admin)
         except KafkaException as error:
-            raise unanswered(f"group {self._group} cannot be described", kafka_error(error)) from error
+            raise unanswered(f"group {self._group} cannot be described", kafka_error(error), f"Read on group {self._group}") from error
 
     def _listed(self, admin: AdminClient) -> frozenset[str]:
         found = admin.list_groups(self._group, timeout=ANSWER_SECONDS)

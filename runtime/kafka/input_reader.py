@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import input_consumer, offsets_consumer
-from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, unanswered
+from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, unanswered, with_remedy
 from penstock.runtime.kafka.transactions import GroupMetadata
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -149,7 +149,7 @@ class Reader:
         elif error.retriable() or Meaning.UNKNOWN_PARTITION in means:
             logger.warning("%s: %s", partition, error.str())
         else:
-            raise StreamsError(f"{partition} cannot be read: {error.str()}")
+            raise StreamsError(f"{partition} cannot be read: {with_remedy(error, f'Read on topic {topic}')}")
 
     def _refusal(self) -> KafkaError | None:
         """Return the error with which the brokers refuse the group to this client; None if they do not. The request for offsets only times
@@ -174,12 +174,20 @@ class Reader:
         try:
             found = self._consumer.committed(wanted, timeout)
         except KafkaException as error:
-            raise unanswered("the committed offsets cannot be read", self._refusal() or kafka_error(error)) from error
+            raise unanswered(
+                "the committed offsets cannot be read",
+                self._refusal() or kafka_error(error),
+                f"Read on group {self._config.application_id}",
+            ) from error
         self._forget_refusals()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for at in found:
             if at.error is not None:
-                raise unanswered(f"the committed offset of {at.topic}-{at.partition} cannot be read", at.error)
+                raise unanswered(
+                    f"the committed offset of {at.topic}-{at.partition} cannot be read",
+                    at.error,
+                    f"Read on group {self._config.application_id} and topic {at.topic}",
+                )
             if at.offset >= 0:
                 offsets[TopicPartition(at.topic, at.partition)] = OffsetAndMetadata(at.offset, at.metadata or "")
         return offsets
@@ -193,7 +201,7 @@ class Reader:
         except KafkaException as error:
             if meaning(error) & (Meaning.UNKNOWN_TOPIC | Meaning.UNKNOWN_PARTITION):
                 raise BrokerUnavailableError(f"{what}: the brokers do not know it now ({kafka_error(error).str()})") from error
-            raise unanswered(what, kafka_error(error)) from error
+            raise unanswered(what, kafka_error(error), f"Read on topic {partition.topic}") from error
         return NextOffset(low), NextOffset(high)
 
     def at_time(self, partition: TopicPartition, timestamp_ms: int, timeout: float) -> NextOffset | None:
@@ -201,9 +209,13 @@ class Reader:
         try:
             (found,) = self._consumer.offsets_for_times([ClientPartition(*partition, max(0, timestamp_ms))], timeout)
         except KafkaException as error:
-            raise unanswered(f"the offset of {partition} at {timestamp_ms} ms cannot be read", kafka_error(error)) from error
+            raise unanswered(
+                f"the offset of {partition} at {timestamp_ms} ms cannot be read", kafka_error(error), f"Read on topic {partition.topic}"
+            ) from error
         if found.error is not None:
-            raise unanswered(f"the offset of {partition} at {timestamp_ms} ms cannot be read", found.error)
+            raise unanswered(
+                f"the offset of {partition} at {timestamp_ms} ms cannot be read", found.error, f"Read on topic {partition.topic}"
+            )
         return NextOffset(found.offset) if found.offset >= 0 else None
 
     def known_end(self, partition: TopicPartition) -> int:

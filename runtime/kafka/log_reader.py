@@ -137,9 +137,8 @@ class LogReader:
         # Without a topic it is an error of the client: librdkafka looks up the coordinator of its group, although none is joined.
         partition = None if message.topic() is None else _partition_of(message)
         if error.fatal() or Meaning.FORBIDDEN in means:
-            raise StreamsError(f"{self._name} cannot read{f' {partition}' if partition else ''}: {with_remedy(error)}") from KafkaException(
-                error
-            )
+            where, needs = ("", "") if partition is None else (f" {partition}", f"Read on topic {partition.topic}")
+            raise StreamsError(f"{self._name} cannot read{where}: {with_remedy(error, needs)}") from KafkaException(error)
         if partition is None:
             log.warning("%s: %s", self._name, error.str())
         elif Meaning.END in means:

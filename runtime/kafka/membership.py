@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import group_consumer
+from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.kafka.transactions import GroupMetadata
-from penstock.runtime.model.errors import TaskMigratedError
+from penstock.runtime.model.errors import StreamsError, TaskMigratedError
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +72,11 @@ class Membership:
             consumer.incremental_unassign(partitions)
 
     def poll(self) -> None:
-        """Serve the group protocol; never blocks."""
+        """Serve the group protocol; never blocks. Raises StreamsError if the brokers do not allow membership to this client."""
         message = self._consumer.poll(0)
         error = None if message is None else message.error()
+        if Meaning.NO_RIGHT in meaning(error) and error is not None:
+            raise StreamsError(f"no member of {self._group}: {with_remedy(error, f'Read on group {self._group}')}")
         if error is not None:
             logger.log(logging.INFO if error.retriable() else logging.WARNING, "members' group: %s", error.str())
 

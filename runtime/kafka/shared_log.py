@@ -33,9 +33,10 @@ RETRY_SECONDS = 0.1
 class Tail:
     """Reads the partition's committed records, and follows it. Used by one thread."""
 
-    def __init__(self, consumer: Consumer, topic: str) -> None:
-        """Does not read before `begin`."""
+    def __init__(self, consumer: Consumer, topic: str, group: str = "") -> None:
+        """Does not read before `begin`. `group`: that of the consumer, for errors."""
         self._consumer = consumer
+        self._rights = (f"Read on topic {topic}", *((f"Read on group {group}",) if group else ()))
         self._topic = topic
         self._end = LogEnd(consumer)
         self.at_end = False
@@ -46,7 +47,8 @@ class Tail:
     @classmethod
     def quiet(cls, connection: Connection, topic: str) -> Tail:
         """Return a tail for commands, which does not log the client's messages."""
-        return cls(tail_consumer(connection.client(QUIET), f"{topic}-client"), topic)
+        group = f"{topic}-client"
+        return cls(tail_consumer(connection.client(QUIET), group), topic, group)
 
     def begin(self, offset: int = 0) -> None:
         """Start reading at this offset."""
@@ -64,7 +66,7 @@ class Tail:
             elif Meaning.END in meaning(error):
                 self.position = max(self.position, message.offset() or 0)
             elif error.fatal() or Meaning.FORBIDDEN in meaning(error):
-                raise StreamsError(f"{self._topic} cannot be read: {with_remedy(error)}")
+                raise StreamsError(f"{self._topic} cannot be read: {with_remedy(error, *self._rights)}")
             else:
                 logger.info("%s: %s", self._topic, error.str())
 
@@ -83,7 +85,9 @@ class Tail:
                 refused = now if refused is None else refused
                 unknown = UNKNOWN_SECONDS if means & (Meaning.UNKNOWN_TOPIC | Meaning.UNKNOWN_PARTITION) else 0.0
                 if now - refused >= (ANSWER_SECONDS if Meaning.NO_LEADER in means else unknown):
-                    raise unanswered(f"the end of {self._topic} cannot be read", kafka_error(error)) from error
+                    raise unanswered(
+                        f"the end of {self._topic} cannot be read", kafka_error(error), f"Read on topic {self._topic}"
+                    ) from error
                 time.sleep(RETRY_SECONDS)
 
     def close(self) -> None:
@@ -97,10 +101,11 @@ class SharedLog:
         """`name`: the group id, which the client library requires; the group is never joined."""
         self._config = config
         self._topic = topic
-        self.tail = Tail(tail_consumer(config.consumer_properties("restore"), name), topic)
+        self.tail = Tail(tail_consumer(config.consumer_properties("restore"), name), topic, name)
         self.tail.begin()
         self._producer = producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0})
         self._admin: AdminClient | None = None
+        self._refused: KafkaError | None = None
 
     def ask_end(self) -> Future[int]:
         """Request the topic's end, including open transactions, without waiting. The future fails with StreamsError.
@@ -115,14 +120,22 @@ class SharedLog:
         return end
 
     def append(self, key: bytes, value: bytes | None) -> None:
-        """Write a record asynchronously."""
+        """Write a record asynchronously. Raises StreamsError if that is not allowed, or too many are waiting."""
         try:
-            self._producer.produce(self._topic, value, key, 0)
+            self._producer.produce(self._topic, value, key, 0, self._reported)
         except BufferError as error:
             raise StreamsError(f"{self._topic} takes no more records: is the broker away?") from error
         except KafkaException as error:
             logger.warning("%s cannot be written: %s", self._topic, text_of(error))  # it was deleted: `TopicLife` sees that
+            self._reported(kafka_error(error))
         self._producer.poll(0)
+        if self._refused is not None:
+            raise StreamsError(f"{self._topic} cannot be written: {with_remedy(self._refused, f'Write on topic {self._topic}')}")
+
+    def _reported(self, error: KafkaError | None, _: object = None) -> None:
+        """Take a delivery report."""
+        if Meaning.NO_RIGHT in meaning(error):
+            self._refused = error
 
     def flush(self) -> None:
         """Wait until written records are delivered, at most `FLUSH_SECONDS`."""
@@ -159,7 +172,7 @@ class RecordWriter:
         failed: list[KafkaError] = []
         self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
         if self._producer.flush(ANSWER_SECONDS) or failed:
-            reason = with_remedy(failed[0]) if failed else f"no answer within {ANSWER_SECONDS:.0f} s"
+            reason = with_remedy(failed[0], f"Write on topic {self._topic}") if failed else f"no answer within {ANSWER_SECONDS:.0f} s"
             raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: {self._topic} cannot be written: {reason}")
 
     def close(self) -> None:

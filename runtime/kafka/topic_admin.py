@@ -27,6 +27,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._group import ConsumerGroupDescription
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
@@ -73,9 +74,8 @@ def ensure_topic(connection: Connection, topic: str, partitions: int, config: Ma
         )
     except KafkaException as error:
         if Meaning.EXISTS not in meaning(error):
-            raise BrokerUnavailableError(
-                f"bootstrap.servers = {connection}: topic {topic} cannot be made: {with_remedy(kafka_error(error))}"
-            ) from error
+            why = with_remedy(kafka_error(error), f"Create on topic {topic}")
+            raise BrokerUnavailableError(f"bootstrap.servers = {connection}: topic {topic} cannot be made: {why}") from error
     except FutureTimeoutError as error:
         raise BrokerUnavailableError(f"bootstrap.servers = {connection}: no answer within {ANSWER_SECONDS:.0f} s") from error
 
@@ -139,7 +139,10 @@ class TopicAdmin:
         if not names:
             return {}
         answers = self._ask("describe topics", lambda: self._client.describe_topics(TopicCollection(names)))
-        found = {name: self._unless_missing(f"describe topic {name}", future) for name, future in answers.items()}
+        found = {
+            name: self._unless_missing(f"describe topic {name}", future, f"Describe on topic {name} (Read and Write include it)")
+            for name, future in answers.items()
+        }
         return {name: description for name, description in found.items() if description is not None}
 
     def racks(self, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
@@ -158,7 +161,9 @@ class TopicAdmin:
         answers = self._ask("describe configurations", lambda: self._client.describe_configs(resources))
         configs: dict[str, dict[str, str]] = {}
         for resource, future in answers.items():
-            entries = self._unless_missing(f"describe configuration of {resource.name}", future)
+            entries = self._unless_missing(
+                f"describe configuration of {resource.name}", future, f"DescribeConfigs on topic {resource.name}"
+            )
             if entries is not None:
                 configs[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
         return configs
@@ -196,7 +201,9 @@ class TopicAdmin:
         def ask() -> dict[TopicPartition, NextOffset]:
             answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
             return {
-                TopicPartition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
+                TopicPartition(at.topic, at.partition): NextOffset(
+                    self._wait(f"list offsets of {at.topic}-{at.partition}", future, f"Read on topic {at.topic}").offset
+                )
                 for at, future in answers.items()
             }
 
@@ -214,7 +221,7 @@ class TopicAdmin:
 
         def ask() -> list[ClientPartition]:
             (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=stable)).values()
-            return self._wait(what, future).topic_partitions or []
+            return self._wait(what, future, f"Read on group {group}").topic_partitions or []
 
         found: dict[TopicPartition, NextOffset] = {}
         for at in self._once_loaded(ask):
@@ -243,11 +250,14 @@ class TopicAdmin:
 
     def members(self, group: str) -> list[str]:
         """Return the clients (`client.id`) that are members of a group. Raises BrokerUnavailableError, StreamsError."""
-        what = f"describe group {group}"
+        what, right = f"describe group {group}", f"Read on group {group}"
+
+        def ask() -> ConsumerGroupDescription:
+            future: Future[ConsumerGroupDescription] = self._ask(what, lambda: self._client.describe_consumer_groups([group]))[group]
+            return self._wait(what, future, right)
+
         try:
-            description = self._once_loaded(
-                lambda: self._wait(what, self._ask(what, lambda: self._client.describe_consumer_groups([group]))[group])
-            )
+            description = self._once_loaded(ask)
         except StreamsError as error:
             if Meaning.NO_GROUP in meaning(error.__cause__):
                 return []
@@ -286,7 +296,7 @@ class TopicAdmin:
                 logger.info("topic %s made with %d partitions", name, topics[name][0])
             except KafkaException as error:
                 if Meaning.EXISTS not in meaning(error):
-                    raise self._translate(f"create topic {name}", error) from error
+                    raise self._translate(f"create topic {name}", error, f"Create on topic {name}") from error
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records before these offsets. Raises BrokerUnavailableError, StreamsError."""
@@ -294,7 +304,7 @@ class TopicAdmin:
         client = admin_client(self._config)
         wanted = [ClientPartition(partition.topic, partition.partition, offset) for partition, offset in before.items()]
         for at, future in self._ask("delete records", lambda: client.delete_records(wanted)).items():
-            self._wait(f"delete records of {at.topic}-{at.partition}", future)
+            self._wait(f"delete records of {at.topic}-{at.partition}", future, f"Delete on topic {at.topic}")
 
     def alter(self, settings: Mapping[str, Mapping[str, str]]) -> None:
         """Update settings of topics that an earlier version created. If altering is not authorized, they stay unchanged and a warning is
@@ -313,7 +323,7 @@ class TopicAdmin:
         for resource, future in self._ask("alter topics", lambda: self._client.incremental_alter_configs(resources)).items():
             wanted = ",".join(f"{name}={value}" for name, value in settings[resource.name].items())
             try:
-                self._wait(f"alter topic {resource.name}", future)
+                self._wait(f"alter topic {resource.name}", future, f"AlterConfigs on topic {resource.name}")
                 logger.info("topic %s is altered: %s", resource.name, wanted)
             except StreamsError as error:
                 logger.warning(
@@ -341,11 +351,12 @@ class TopicAdmin:
         except KafkaException as error:
             raise self._translate(what, error) from error
 
-    def _wait(self, what: str, future: Future[Answer]) -> Answer:
+    def _wait(self, what: str, future: Future[Answer], needs: str = "") -> Answer:
+        """`needs`: the right that the request needs, as for `with_remedy`."""
         try:
             return self._result(what, future)
         except KafkaException as error:
-            raise self._translate(what, error) from error
+            raise self._translate(what, error, needs) from error
 
     def _result(self, what: str, future: Future[Answer]) -> Answer:
         """As `_wait`, but raise the broker's own errors: KafkaException, BrokerUnavailableError."""
@@ -417,18 +428,18 @@ class TopicAdmin:
                     raise
                 time.sleep(_LOADING_SECONDS)
 
-    def _unless_missing(self, what: str, future: Future[Answer]) -> Answer | None:
+    def _unless_missing(self, what: str, future: Future[Answer], needs: str) -> Answer | None:
         try:
-            return self._wait(what, future)
+            return self._wait(what, future, needs)
         except StreamsError as error:
             if Meaning.UNKNOWN_TOPIC in meaning(error.__cause__):
                 return None
             raise
 
-    def _translate(self, what: str, error: KafkaException) -> StreamsError:
+    def _translate(self, what: str, error: KafkaException, needs: str = "") -> StreamsError:
         inner = kafka_error(error)
         if Meaning.NO_ANSWER in meaning(inner):
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
         if Meaning.NO_LEADER in meaning(inner):
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: a partition has no leader now ({what}: {inner.str()})")
-        return StreamsError(f"{what}: {inner.name()}: {with_remedy(inner)}")
+        return StreamsError(f"{what}: {inner.name()}: {with_remedy(inner, needs)}")

@@ -211,7 +211,7 @@ class TransactionalProducer:
             except HungError:
                 raise TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced") from None
             except KafkaException as error:
-                failure = producer_failure(error)
+                failure = producer_failure(error, f"Write on transactional-id {self._transactional_id}")
                 if failure is not None:
                     raise failure from error
                 if self._give_up():

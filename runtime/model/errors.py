@@ -36,7 +36,9 @@ from penstock.runtime.model.ids import TaskId
 
 
 class StreamsError(Exception):
-    """Base of all errors raised by Penstock."""
+    """Base of all errors raised by Penstock. `further`: other errors that the same check has found."""
+
+    further: tuple[StreamsError, ...] = ()
 
 
 class MissingExtraError(StreamsError, ImportError):

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from penstock.assets.spark.changelog.kafka_options import connector_options
 from penstock.orchestration.cli import app
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
+from penstock.orchestration.doctor.finding import Outcome
+from penstock.orchestration.doctor.granted import held_against
+from penstock.orchestration.doctor.questions import Questions
 from penstock.orchestration.embedded.ports import free_port
 from penstock.orchestration.embedded.tools import command
+from penstock.orchestration.health.broker_facts import ask_broker
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.rights import Resource, Right, Role, rights
+from penstock.orchestration.rights import Operation, Resource, Right, Role, rights
+from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.topology.factory import build_topology
 from tests.dagster.telling import STREAMS_TOML, Project
 from tests.support import Kafka, unique, wait_until
@@ -59,7 +68,7 @@ def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureReque
     config = f"[applications.{application}.config]\n"
     text = STREAMS_TOML.format(application=application, bootstrap_servers=login.servers)
     path.write_text(text.replace(config, config + lines))
-    for name, value in {"STREAMS": path, "HOME": home, "TEST_APPLICATION": application}.items():
+    for name, value in {"STREAMS": path, "HOME": home, "TEST_APPLICATION": outside(application)}.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
     monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
     paths = ProjectPaths(tmp_path, home, path, default_database_url(home))
@@ -74,15 +83,23 @@ def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureReque
     operations.control_plane.close()
 
 
+def outside(application: str) -> str:
+    """Return the first part of the names of inputs and outputs. A right on what is the application's own does not include them."""
+    return f"of-{application}"
+
+
 def needed(project: Project, role: Role) -> list[Right]:
     application = project.application
     return rights(application.id, build_topology(application.factory).resolved(application.streams_config()), role)
 
 
-def grant(project: Project, granted: Mapping[Role, Sequence[Right]]) -> None:
+Binding = TypeVar("Binding", AclBinding, AclBindingFilter)
+
+
+def bindings(kind: type[Binding], role: Role, right: Right) -> list[Binding]:
     kinds = {Resource.CLUSTER: ResourceType.BROKER}
-    bindings = [
-        AclBinding(
+    return [
+        kind(
             kinds.get(right.resource) or ResourceType[right.resource.name],
             right.name,
             ResourcePatternType.PREFIXED if right.prefixed else ResourcePatternType.LITERAL,
@@ -91,12 +108,19 @@ def grant(project: Project, granted: Mapping[Role, Sequence[Right]]) -> None:
             AclOperation[operation.name],
             AclPermissionType.ALLOW,
         )
-        for role, each in granted.items()
-        for right in each
         for operation in right.operations
     ]
-    for answer in project.broker.admin.create_acls(bindings).values():
+
+
+def grant(project: Project, granted: Mapping[Role, Sequence[Right]]) -> None:
+    wanted = [binding for role, each in granted.items() for right in each for binding in bindings(AclBinding, role, right)]
+    for answer in project.broker.admin.create_acls(wanted).values():
         answer.result(30)
+
+
+def revoke(project: Project, role: Role, right: Right) -> None:
+    for answer in project.broker.admin.delete_acls(bindings(AclBindingFilter, role, right)).values():
+        assert answer.result(30)
 
 
 def test_everything_reaches_secured_brokers_and_shows_no_secret(
@@ -115,15 +139,15 @@ def test_everything_reaches_secured_brokers_and_shows_no_secret(
         return result.output
 
     for end, partitions in (("in", 2), ("out", 1)):
-        broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+        broker.create_topic(f"{outside(application.id)}-{end}", partitions, exact=True)
     name, _ = application.instances
     acts(Role.INSTANCE)
     assert f"{name} is RUNNING (started" in penstock("start", name)
     acts(Role.OPERATOR)
     assert f"task 0_1 paused by {name}" in penstock("pause", application.id, "0_1")
     assert f"task 0_1 resumed by {name}" in penstock("resume", application.id, "0_1")
-    broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
-    where = f"{application.id}-in-0@1"
+    broker.produce(f"{outside(application.id)}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
+    where = f"{outside(application.id)}-in-0@1"
     wait_until(lambda: where in penstock("tasks", application.id), 60, "the paused task")
     project.feed()
     assert where in penstock("alerts")
@@ -160,30 +184,242 @@ def test_a_connection_shows_no_secret(secured: SecuredBroker) -> None:
     assert VARIABLE not in os.environ
 
 
-MISSING = (
-    (Resource.GROUP, False, "the committed offsets cannot be read: .*Group authorization failed"),
-    (Resource.GROUP, True, "Group authorization failed"),
-    (Resource.TRANSACTIONAL_ID, True, "Transactional Id authorization failed"),
-    (Resource.TOPIC, True, "do not let this client read .*-coordination .*authorization failed"),
-)
+def penstock(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "1000"})
 
 
-@pytest.mark.parametrize(("resource", "prefixed", "said"), MISSING)
+def findings(*arguments: str) -> list[dict[str, str]]:
+    result = penstock("doctor", *arguments, "--json")
+    rows: list[dict[str, str]] = json.loads(result.stdout)
+    assert result.exit_code == int(any(row["outcome"] == "wrong" for row in rows)), result.output
+    return rows
+
+
+def seen(project: Project, folder: Path) -> tuple[set[str], set[str], dict[Path, bytes]]:
+    """Topics (without those that brokers make for themselves), groups, and files."""
+    admin = project.broker.admin
+    groups = {group.group_id for group in admin.list_consumer_groups().result(30).valid or ()}
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {topic for topic in project.broker.topics() if not topic.startswith("__")}, groups, files
+
+
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)
-def test_a_start_without_a_right_ends_and_says_which(
-    project: Project, resource: Resource, prefixed: bool, said: str, monkeypatch: pytest.MonkeyPatch
+def test_the_doctor_finds_each_right_that_is_missing_and_changes_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application = project.application
+    absent = {row["text"].partition(" does not exist")[0] for row in findings() if row["outcome"] == "wrong"}
+    assert absent == {f"source topic {outside(application.id)}-in", f"output topic {outside(application.id)}-out"}, "both are named at once"
     for end, partitions in (("in", 2), ("out", 1)):
-        project.broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
-    given = [right for right in needed(project, Role.INSTANCE) if (right.resource, right.prefixed) != (resource, prefixed)]
-    grant(project, {Role.INSTANCE: given})
+        project.broker.create_topic(f"{outside(application.id)}-{end}", partitions, exact=True)
+    before = seen(project, tmp_path)
+    for role in Role:
+        monkeypatch.setenv(USER, role)
+        missing = {row["text"] for row in findings(application.id, "--role", role) if row["subject"] == "rights"}
+        wanted = needed(project, role)
+        assert len(missing) == len(wanted)
+        mine = [text for text in missing if application.id in text]  # other tests have granted the rest
+        assert all(text.startswith("no right") for text in mine), "nothing is granted, so nothing may be done"
+        grant(project, {role: wanted})
+        wait_until_wrong(project, role, set())
+    for role in Role:
+        monkeypatch.setenv(USER, role)
+        rows = findings(application.id, "--role", role)
+        not_ok = {row["text"] for row in rows if row["subject"] == "rights" and row["outcome"] != "ok"}
+        assert all(text.endswith("shows only once one of these topics exists") for text in not_ok)
+    assert seen(project, tmp_path) == before
+    assert not [path for path, content in seen(project, tmp_path)[2].items() if PASSWORD.encode() in content]
+
     monkeypatch.setenv(USER, Role.INSTANCE)
-    started = CliRunner().invoke(app, ("start", application.instances[0]), env={"COLUMNS": "400"})
-    assert started.exit_code == 1
-    assert re.search(said, started.output, re.IGNORECASE), started.output
-    assert "`penstock acls`" in started.output
-    assert "no broker answers" not in started.output
+    name, _ = application.instances
+    assert penstock("start", name).exit_code == 0
+    wait_until(lambda: {row["outcome"] for row in findings() if row["subject"] in ("clock", "quotas")} == {"ok"}, 30, "a heartbeat")
+    shown = penstock("doctor", application.id)
+    assert shown.exit_code == 0 and PASSWORD not in shown.output
+    for line in ("4 of 4 are there", "answers: Kafka 4.3", "accepts this client (SASL_SSL SCRAM-SHA-512)", "the topology fits topics"):
+        assert line in shown.output
+
+
+def wrong(project: Project, role: Role) -> set[tuple[str, Operation]]:
+    """The resource and operation of each right of a role that the doctor does not find."""
+    connection = project.application.connection
+    listed = needed(project, role)
+    found = held_against(listed, Questions(connection), groups=True, principal="User:x", servers="x")
+    missing = [(right, each.remedy) for right, each in zip(listed, found, strict=True) if each.outcome is Outcome.WRONG]
+    return {(f"{right.resource} {right.name}", one) for right, said in missing for one in right.operations if f"--operation {one} " in said}
+
+
+def wait_until_wrong(project: Project, role: Role, expected: set[tuple[str, Operation]]) -> None:
+    wait_until(lambda: wrong(project, role) == expected, what=f"the finding of {expected} for {role}")
+
+
+_IMPLYING = {Operation.DESCRIBE: {Operation.DELETE}, Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS}}
+"""Operations that allow another one, too."""
+
+
+@pytest.mark.parametrize("project", ["no rights"], indirect=True)
+@pytest.mark.parametrize("role", Role)
+def test_the_doctor_names_the_one_operation_that_is_left_out(project: Project, role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    application = project.application.id
+    for topic in (f"{outside(application)}-in", f"{outside(application)}-out", coordination_topic(application)):
+        project.broker.create_topic(topic, exact=True)
+    listed = needed(project, role)
+    grant(project, {role: listed})
+    monkeypatch.setenv(USER, role)
+    wait_until_wrong(project, role, set())
+    for right in listed:
+        for operation in right.operations:
+            one = replace(right, operations=(operation,))
+            revoke(project, role, one)
+            others = {*right.operations} - {operation}
+            implied = others & _IMPLYING.get(operation, set())
+            expected = set() if implied else {(f"{right.resource} {right.name}", operation)}
+            wait_until_wrong(project, role, expected)
+            grant(project, {role: [one]})
+            wait_until_wrong(project, role, set())
+
+
+def test_the_doctor_lists_all_problems_without_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = f"""[applications.shop]
+factory = "no.such.module:build"
+instances = 1
+[applications.shop.config]
+"bootstrap.servers" = "127.0.0.1:{free_port()}"
+"http.token" = "${{PENSTOCK_TEST_NOT_SET}}"
+"""
+    (tmp_path / "streams.toml").write_text(config)
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("penstock.orchestration.doctor.examination.CONTACT_SECONDS", 1.0)
+    rows = findings()
+    said = "\n".join(row["text"] for row in rows if row["outcome"] == "wrong")
+    for problem in ("no broker has answered", "${PENSTOCK_TEST_NOT_SET} is not set", "no.such.module"):
+        assert problem in said
+    assert {row["subject"] for row in rows if row["outcome"] == "unknown"} == {"topics", "rights", "clock", "quotas"}
+    assert [path.name for path in tmp_path.iterdir()] == ["streams.toml"]
+    (tmp_path / "streams.toml").write_text("[applications.shop]\nfactory = 1\n")
+    (broken,) = findings()
+    assert broken["outcome"] == "wrong" and "factory" in broken["text"]
+
+
+def every_right(role: Role) -> list[Right]:
+    """Return the rights of a role, each with one operation, for an application whose id is `APP`."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PENSTOCK_TEST_APPLICATION", outside("APP"))
+        topology = build_topology("tests.dagster.topology:build")
+        resolved = topology.resolved(StreamsConfig({"application.id": "app", "bootstrap.servers": "127.0.0.1:1"}))
+    return [replace(right, operations=(operation,)) for right in rights("APP", resolved, role) for operation in right.operations]
+
+
+def named_right(right: Right) -> str:
+    return f"{right.operations[0]} on {right.resource} {right.name}"
+
+
+_NOT_AT_A_START = {
+    "Delete on topic APP-": "repartition topics are purged while it runs",
+    "DescribeConfigs on topic APP-": "AlterConfigs implies it",
+    "AlterConfigs on topic APP-": "only topics of earlier versions are altered",
+}
+_REFUSED_EARLIER = {
+    "Read on topic of-APP-in": "Describe on topic of-APP-in",
+    "Write on topic of-APP-out": "Describe on topic of-APP-out",
+}
+"""Read and Write include Describe, which is asked for first."""
+_SAID = {
+    "Read on topic APP-": "Read on topic APP-coordination",
+    "Write on topic APP-": "Write on topic APP-coordination",
+    "Create on topic APP-": "Create on topic APP-coordination",
+}
+
+
+def without(project: Project, role: Role, left_out: Right) -> Right:
+    """Grant a role everything but one operation, which is returned."""
+    missing = replace(left_out, name=left_out.name.replace("APP", project.application.id))
+    given = [replace(right, operations=(one,)) for right in needed(project, role) for one in right.operations]
+    assert missing.command("", "") in [right.command("", "") for right in given]
+    grant(project, {role: [right for right in given if right.command("", "") != missing.command("", "")]})
+    return missing
+
+
+@pytest.mark.parametrize("left_out", every_right(Role.INSTANCE), ids=named_right)
+@pytest.mark.parametrize("project", ["no rights"], indirect=True)
+def test_an_instance_without_a_right_ends_says_which_and_starts_once_it_is_granted(
+    project: Project, left_out: Right, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, launcher = project.application, project.operations.launcher
+    for end, partitions in (("in", 2), ("out", 1)):
+        project.broker.create_topic(f"{outside(application.id)}-{end}", partitions, exact=True)
+    project.broker.produce(f"{outside(application.id)}-in", [("key", "{}")])
+    missing = without(project, Role.INSTANCE, left_out)
+    monkeypatch.setenv(USER, Role.INSTANCE)
+    name, text = application.instances[0], named_right(left_out)
+    process, _ = launcher.start(application, name)
+    if text not in _NOT_AT_A_START:
+        wait_until(lambda: not process.alive, 60, "the end of the instance")
+        said = launcher.last_words(name)
+        right = _REFUSED_EARLIER.get(text) or _SAID.get(text, text)
+        assert f"It needs {right}".replace("APP", application.id) in said
+        assert "`penstock acls`" in said
+        grant(project, {Role.INSTANCE: [missing]})
+        launcher.start(application, name)
+    out = f"{outside(application.id)}-out"
+    wait_until(lambda: project.broker.consume(out), 60, "the result")
+    assert len(project.broker.consume(out)) == 1, "nothing half-made was left"
+
+
+_NOT_TRIED = {
+    "Describe on topic of-APP-out": "Delete includes it",
+    "DescribeConfigs on topic of-APP-out": "AlterConfigs includes it",
+    "Read on group APP-": "commands to instances that run read with such a group",
+}
+_OTHER_COMMANDS = {
+    "Read on topic APP-": ("status",),
+    "Read on group penstock-reader": ("status",),
+}
+"""Than a reset, which needs most rights."""
+_OF_HEALTH_CHECKS = ("DescribeConfigs on cluster kafka-cluster", "DescribeConfigs on topic of-APP-in")
+
+
+@pytest.mark.parametrize("project", ["no rights"], indirect=True)
+def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_granted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, role = project.application, Role.OPERATOR
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    project.broker.create_topic(source, 2, exact=True)
+    project.broker.create_topic(out, 1, {"cleanup.policy": "compact"}, exact=True)
+    project.broker.produce(source, [("key", "{}")])
+    name, _ = application.instances
+    assert penstock("start", name).exit_code == 0
+    wait_until(lambda: project.broker.consume(out), 60, "the result")
+    assert penstock("stop", name).exit_code == 0
+    grant(project, {role: needed(project, role)})
+    monkeypatch.setenv(USER, role)
+    reset = ("reset", application.id, "--yes", "--delete-outputs", "yes", "--to", "latest")
+    for left_out in every_right(role):
+        text = named_right(left_out)
+        if text in _NOT_TRIED:
+            continue
+        right = replace(left_out, name=left_out.name.replace("APP", application.id))
+        wait_until_wrong(project, role, set())
+        revoke(project, role, right)
+        wait_until_wrong(project, role, {(f"{right.resource} {right.name}", right.operations[0])})
+        if text in _OF_HEALTH_CHECKS:
+            with pytest.raises(StreamsError) as raised:
+                ask_broker(application, [], [])
+            said = str(raised.value)
+        else:
+            command = [word.replace("APP", application.id) for word in _OTHER_COMMANDS.get(text, reset)]
+            refused = penstock(*command)
+            said = refused.output
+            assert refused.exit_code == 1, (text, said)
+        assert re.search(f"It needs ({right.operations[0]}|Describe) on (the |each )?{right.resource}( {right.name})?", said), (text, said)
+        assert "`penstock acls`" in said
+        grant(project, {role: [right]})
+    wait_until_wrong(project, role, set())
+    assert "begins without state" in penstock(*reset).output
+    monkeypatch.setenv(USER, ADMIN)
+    assert penstock("start", name).exit_code == 0
 
 
 @pytest.mark.parametrize("project", ["certificate"], indirect=True)
