@@ -131,7 +131,9 @@ def _broker(found: Broker) -> Finding:
         remedy = "start it, or see whether this machine reaches that address (advertised.listeners)"
         return Finding("brokers", Outcome.WRONG, f"{text} does not answer: {found.error}", remedy)
     if not found.release:
-        return Finding("brokers", Outcome.WARNING, f"{text} is older than Kafka {brokers.OLDEST}", "penstock docs compatibility")
+        return Finding(
+            "brokers", Outcome.WARNING, f"{text} is older than Kafka {brokers.OLDEST}", "some requests may not be known there: upgrade it"
+        )
     return Finding("brokers", Outcome.OK, f"{text} answers: Kafka {found.release}")
 
 
