@@ -166,8 +166,8 @@ class ResetApplication(RunBook):
             rows = session.scalars(select(Instance).where(Instance.application == id_).order_by(Instance.name)).all()
         if starting := [row.name for row in rows if is_being_started(row, launcher.last(row.name), at)]:
             raise RefusedError(
-                f"application {id_} is not stopped: {', '.join(starting)} is being started, restarted or deployed. Wait until that has ended, "
-                f"then stop every instance (penstock stop {id_})"
+                f"application {id_} is not stopped: {', '.join(starting)} is being started, restarted or deployed. Wait until that has "
+                f"ended, then stop every instance (penstock stop {id_})"
             )
 
     def _lines(self) -> list[str]:
