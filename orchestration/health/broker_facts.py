@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from penstock.orchestration.declarations.applications import Application
+from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import TopicPartition
@@ -39,7 +40,8 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
         )  # first: the requests below are safe only if a broker answers (see `penstock.orchestration.kafka.task_commands`)
         committed = topics.committed_offsets(application.id, stable=False)
     except KafkaException as error:
-        raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {error.args[0].str()}") from error
+        said = with_remedy(error.args[0], "DescribeConfigs on cluster kafka-cluster")
+        raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {said}") from error
     except StreamsError as error:
         raise BrokerUnavailableError(f"{application.id}: {error}") from error
     partitions = {*committed, *changelogs}
