@@ -210,11 +210,11 @@ class Launcher:
         return done.stdout.strip()
 
     def precheck(
-        self, application: Application, instances: Sequence[str], *, brokers: bool = True, timeout_s: float = _CHECK_SECONDS
+        self, application: Application, instances: Sequence[str], *, brokers: bool = True, timeout_s: float | None = None
     ) -> Findings:
         """Check whether these instances would start with the current code and configuration, in a separate process, which imports the code;
         without `brokers`, no request is made to them. Nothing is started or stopped. Raises LaunchError if there is no answer."""
-        paths = self._paths
+        paths, timeout_s = self._paths, _CHECK_SECONDS if timeout_s is None else timeout_s
         with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
             files = [Path(folder) / f"{instance}.json" for instance in instances]
             for instance, path in zip(instances, files, strict=True):

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -200,12 +201,16 @@ class TopicAdmin:
 
         def ask() -> dict[TopicPartition, NextOffset]:
             answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
-            return {
+            found = {
                 TopicPartition(at.topic, at.partition): NextOffset(
                     self._wait(f"list offsets of {at.topic}-{at.partition}", future, f"Read on topic {at.topic}").offset
                 )
                 for at, future in answers.items()
             }
+            for partition, offset in found.items():
+                if offset == OFFSET_INVALID:  # librdkafka 2.16 reports no error if the leader of some of the partitions has not answered
+                    raise BrokerUnavailableError(f"list offsets of {partition.topic}-{partition.partition}: its leader has not answered")
+            return found
 
         return self._once_loaded(ask)
 

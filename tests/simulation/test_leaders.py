@@ -228,7 +228,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_broker(put: Callable[[object, str, object], None]) -> None:
     """Fencing always works; a producer is the leader's own."""
     put(leading, "ThreadPoolExecutor", Inline)
-    put(leading, "fence", lambda properties, transactional_id: None)
+    put(leading, "fence", lambda properties, transactional_id, topic: None)
     put(Leader, "_ready_producer", _ready_producer)
 
 

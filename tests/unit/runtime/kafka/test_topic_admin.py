@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -68,15 +68,16 @@ def test_another_error_of_a_coordinator_is_raised_at_once(asked: Callable[..., T
 class Leaders:
     """An admin client that answers these errors, one per request for offsets of a partition, and then the offset 7."""
 
-    def __init__(self, *errors: int) -> None:
+    def __init__(self, *errors: int, offset: int = 7) -> None:
         self.errors = list(errors)
+        self.offset = offset
 
     def list_offsets(self, partitions: dict[ClientPartition, object], **_: object) -> object:
         answer: Future[object] = Future()
         if self.errors:
             answer.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
         else:
-            answer.set_result(SimpleNamespace(offset=7))
+            answer.set_result(SimpleNamespace(offset=self.offset))
         return dict.fromkeys(partitions, answer)
 
 
@@ -91,6 +92,14 @@ def test_offsets_of_a_partition_without_a_leader_are_requested_again(
     monkeypatch.setattr(admin, "_client", Leaders(KafkaError.NOT_LEADER_FOR_PARTITION))
     with pytest.raises(BrokerUnavailableError, match="a partition has no leader now"):
         admin.end_offsets([partition])
+
+
+def test_an_offset_without_an_answer_is_no_offset(asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka reports no error if the leader of one of the partitions does not answer in time: a restore would end there."""
+    admin = asked()
+    monkeypatch.setattr(admin, "_client", Leaders(offset=OFFSET_INVALID))
+    with pytest.raises(BrokerUnavailableError, match="list offsets of changelog-0: its leader has not answered"):
+        admin.end_offsets([TopicPartition("changelog", 0)])
 
 
 def test_requests_are_sent_again_after_the_only_broker_was_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
