@@ -41,7 +41,7 @@ pythons: $(ENV) ## the quick tests on the other Pythons that are claimed and her
 slow: $(ENV) check
 	$(BIN)/python scripts/slow-tests $(ARGS)
 
-chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`
+chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`; three brokers: ARGS=cluster
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints, gaps, history

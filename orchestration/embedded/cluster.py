@@ -56,9 +56,13 @@ class EmbeddedCluster:
             raise BrokerError(f"There is no cluster in {self.data_dir}: penstock broker start --brokers 3 makes one")
         controllers = dict(enumerate(layout.controllers, 1))
         return [
-            EmbeddedBroker(self.data_dir / str(node), port, Seat(node, controllers, layout.cluster_id))
+            self._broker(self.data_dir / str(node), port, Seat(node, controllers, layout.cluster_id))
             for node, port in enumerate(layout.ports, 1)
         ]
+
+    def _broker(self, data_dir: Path, port: int, seat: Seat) -> EmbeddedBroker:
+        """Return the broker of a seat; for subclasses."""
+        return EmbeddedBroker(data_dir, port, seat)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.orchestration.embedded.cluster import EmbeddedCluster
+from penstock.orchestration.embedded.kafka import EmbeddedBroker, Seat
 from penstock.orchestration.embedded.ports import LOOPBACK, free_port
 from tests.support.brokers import QuickBroker
 
@@ -108,9 +111,50 @@ class TwoSidedBroker(QuickBroker):
 
     def _write_properties(self) -> None:
         super()._write_properties()
-        path = self.data_dir / "server.properties"
-        text = path.read_text()
-        text = re.sub(r"^(listeners=.*)$", rf"\1,FAR://{LOOPBACK}:{self.far_port}", text, flags=re.MULTILINE)
-        text = re.sub(r"^(advertised.listeners=.*)$", rf"\1,FAR://{LOOPBACK}:{self.proxy_port}", text, flags=re.MULTILINE)
-        protocols = ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", "FAR"))
-        path.write_text(f"{text}listener.security.protocol.map={protocols}\n")
+        _add_listener(self.data_dir / "server.properties", self.far_port, self.proxy_port)
+
+
+class _TwoSidedSeat(EmbeddedBroker):
+    far_port = proxy_port = 0
+
+    def _write_properties(self) -> None:
+        super()._write_properties()
+        _add_listener(self.data_dir / "server.properties", self.far_port, self.proxy_port)
+
+
+class TwoSidedCluster(EmbeddedCluster):
+    """Brokers with a proxy each, in `proxies`, which clients use that know the cluster by `far_servers`. Use it in a `with` block."""
+
+    def __init__(self, data_dir: Path, ports: Sequence[int]) -> None:
+        super().__init__(data_dir, ports)
+        self._far_ports = {node: free_port() for node in range(1, len(ports) + 1)}
+        self.proxies = {node: Proxy(port) for node, port in self._far_ports.items()}
+
+    @property
+    def far_servers(self) -> str:
+        return ",".join(proxy.bootstrap_servers for proxy in self.proxies.values())
+
+    def _broker(self, data_dir: Path, port: int, seat: Seat) -> EmbeddedBroker:
+        broker = _TwoSidedSeat(data_dir, port, seat)
+        broker.far_port, broker.proxy_port = self._far_ports[seat.node], self.proxies[seat.node].port
+        return broker
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for proxy in self.proxies.values():
+                stack.enter_context(proxy)
+            stack.callback(self.stop)
+            self.start()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+
+def _add_listener(properties: Path, far_port: int, proxy_port: int) -> None:
+    text = properties.read_text()
+    text = re.sub(r"^(listeners=.*)$", rf"\1,FAR://{LOOPBACK}:{far_port}", text, flags=re.MULTILINE)
+    text = re.sub(r"^(advertised.listeners=.*)$", rf"\1,FAR://{LOOPBACK}:{proxy_port}", text, flags=re.MULTILINE)
+    protocols = ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", "FAR"))
+    properties.write_text(f"{text}listener.security.protocol.map={protocols}\n")

@@ -99,7 +99,7 @@ class FleetChaos:
                 Watch(broker.bootstrap_servers, outputs[0], PARTITIONS) as watch,
                 Feeder(broker, source, self.rate, KEYS, random.Random(self.seed)),
             ):
-                fleet = _Fleet(app, self.workers)
+                fleet = Fleet(app, self.workers)
                 for _ in range(FEWEST):
                     fleet.join()
                 fleet.settle()
@@ -117,12 +117,12 @@ class FleetChaos:
         finally:
             app.kill_all()
         ran_nothing_twice(log)
-        self._verdict(app, outputs)
+        each_output_once_and_every_store_as_its_changelog(app, outputs)
         self.say(
             f"{time.monotonic() - began:6.1f} s  {count} events: each output once, every store as its changelog says\n\n{self.table()}"
         )
 
-    def _step(self, fleet: _Fleet, watch: Watch, dice: random.Random, left: int) -> int:
+    def _step(self, fleet: Fleet, watch: Watch, dice: random.Random, left: int) -> int:
         """An event, or two at once, to the end of what it brings about; says how many."""
         fleet.story = ""
         time.sleep(dice.uniform(0.2, 1.5))
@@ -139,22 +139,6 @@ class FleetChaos:
         fleet.story += f"; longest gaps {', '.join(f'{gap * 1000:.0f}' for gap in gaps)} ms"
         return len(causes)
 
-    def _verdict(self, app: Application, outputs: list[str]) -> None:
-        for topic, wanted in zip(outputs, truth(app.broker.consume(app.source)), strict=True):
-            each_update_once(app.broker.consume(topic), wanted, topic)
-        corrupted = events_of_kind(app.broker, app.id, EventKind.TASK_CORRUPTED)
-        assert not corrupted, corrupted
-        changelogs = Changelogs(app.broker)
-        for folder in sorted(self.folder.glob(f"*/{app.id}")):
-            config = StreamsConfig(
-                {
-                    "application.id": app.id,
-                    "bootstrap.servers": app.broker.bootstrap_servers,
-                    "state.dir": str(folder.parent),
-                }
-            )
-            stores_equal_their_changelogs(changelogs, topology(app.source, *outputs), config)
-
     def table(self) -> str:
         """The longest gaps by cause, as Markdown."""
         lines = [
@@ -170,10 +154,28 @@ class FleetChaos:
         return "\n".join(lines)
 
 
-class _Fleet:
+def each_output_once_and_every_store_as_its_changelog(app: Application, outputs: list[str]) -> None:
+    """Holds what the stopped instances left against the input."""
+    for topic, wanted in zip(outputs, truth(app.broker.consume(app.source)), strict=True):
+        each_update_once(app.broker.consume(topic), wanted, topic)
+    corrupted = events_of_kind(app.broker, app.id, EventKind.TASK_CORRUPTED)
+    assert not corrupted, corrupted
+    changelogs = Changelogs(app.broker)
+    for folder in sorted(app.folder.glob(f"*/{app.id}")):
+        config = StreamsConfig(
+            {
+                "application.id": app.id,
+                "bootstrap.servers": app.broker.bootstrap_servers,
+                "state.dir": str(folder.parent),
+            }
+        )
+        stores_equal_their_changelogs(changelogs, topology(app.source, *outputs), config)
+
+
+class Fleet:
     """The instances that there are, and what may befall them."""
 
-    def __init__(self, app: Application, workers: int) -> None:
+    def __init__(self, app: Application, workers: int = 1) -> None:
         self._app = app
         self._workers = workers
         self._begun = 0
