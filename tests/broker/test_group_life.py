@@ -26,11 +26,11 @@ from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
-from tests.broker.network import Proxy, TwoSidedBroker
 from tests.support import ROOT, Kafka, wait_until
 from tests.support.engine import count_topology, events
 from tests.support.fleets import Fleet, fleet
 from tests.support.instances import SESSION, members
+from tests.support.network import Proxy, TwoSidedBroker
 
 SESSION_SECONDS = SESSION["session.timeout.ms"] / 1000
 

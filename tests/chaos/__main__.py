@@ -10,10 +10,10 @@ from pathlib import Path
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
-from tests.broker.network import TwoSidedCluster
 from tests.chaos.cluster import BROKERS, ClusterChaos, Round
 from tests.chaos.fleet import MOST, FleetChaos
 from tests.chaos.rounds import KILLS, Chaos
+from tests.support.network import TwoSidedCluster
 
 TEXT = """
 rounds  one instance is killed at chosen instants of the engine's work, or the broker below it. After each kill every store is held

@@ -30,13 +30,13 @@ from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.tools import run_tool
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.coordination.records import Member
-from tests.broker.network import TwoSidedCluster
 from tests.chaos.feeder import Feeder
 from tests.chaos.fleet import COMMIT_MS, KEYS, PARTITIONS, Fleet, each_output_once_and_every_store_as_its_changelog
 from tests.chaos.witness import committed
 from tests.support import Kafka, wait_until
 from tests.support.fleets import ran_nothing_twice, settled_log
 from tests.support.instances import Application, coordination_log
+from tests.support.network import TwoSidedCluster
 
 BROKERS, INSTANCES, RATE = 3, 3, 500
 SESSION_MS = 6_000
