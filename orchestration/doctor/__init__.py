@@ -1,1 +1,1 @@
-"""What a start of an application needs, looked at without changing anything: `penstock doctor`."""
+"""Examination of everything that a start of an application needs, without changing anything: `penstock doctor`."""

@@ -1,4 +1,4 @@
-"""Result of looking at one thing."""
+"""Finding of the examination on one subject."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How a thing was found."""
+    """Outcome of a finding."""
 
     OK = "ok"
     WARNING = "warning"

@@ -17,7 +17,7 @@ _IMPLIES_DESCRIBE = (Operation.READ, Operation.WRITE, Operation.DELETE, Operatio
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one right: operations that are not allowed, each with where, and those of which that is not known, with why."""
+    """Answer of the brokers on one right: operations that are not allowed, by resource, and unknown ones, with the reason."""
 
     missing: dict[Operation, str] = field(default_factory=dict)
     unknown: dict[Operation, str] = field(default_factory=dict)

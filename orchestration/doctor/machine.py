@@ -1,4 +1,4 @@
-"""What a start needs of this machine: room and rights in the folder of the state, and open files."""
+"""The machine of a start: room and rights in the folder of the state, and open files."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ class ChangelogWriter:
         for partition, store in self._logged:
             rows = list(store.changelog_records())
             if not self._rolls_back:
-                rows = [*self._committed_again(store, rows), *rows]
+                if again := self._committed_again(store, rows):
+                    rows = [*again, *rows]
                 self._sent[store.name] = rows
             if rows and store.keeps_headers:
                 for headers, group in by_headers(rows):

@@ -31,10 +31,15 @@ from penstock.orchestration.embedded.tools import run_tool
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.coordination.records import Member
 from tests.chaos.feeder import Feeder
-from tests.chaos.fleet import COMMIT_MS, KEYS, PARTITIONS, Fleet, each_output_once_and_every_store_as_its_changelog
-from tests.chaos.witness import committed
+from tests.chaos.fleet import (
+    COMMIT_MS,
+    KEYS,
+    PARTITIONS,
+    Fleet,
+    each_output_once_and_every_store_as_its_changelog,
+    stopped_at_the_end,
+)
 from tests.support import Kafka, wait_until
-from tests.support.fleets import ran_nothing_twice, settled_log
 from tests.support.instances import Application, coordination_log
 from tests.support.network import TwoSidedCluster
 
@@ -47,7 +52,7 @@ INTERNAL_PARTITIONS = 4
 
 
 class Round(Enum):
-    """What befalls the cluster."""
+    """Disturbance of the cluster, one per round."""
 
     RESTART = "rolling restart, clean"
     KILL = "rolling restart, kill -9"
@@ -100,16 +105,9 @@ class ClusterChaos:
                     self.gaps[each] = watch.longest_gaps(since, time.monotonic())
                     gaps = ", ".join(f"{gap * 1000:.0f}" for gap in self.gaps[each])
                     self.say(f"{time.monotonic() - began:6.1f} s  {fleet.story}; longest gaps {gaps} ms")
-            end = sum(broker.end_offsets(source).values())
-            wait_until(lambda: sum(committed(broker, app.id, [source]).values()) == end, CATCH_UP_SECONDS, "the end of the input")
-            wait_until(lambda: len(broker.consume(outputs[1])) == end, CATCH_UP_SECONDS, "the end of the repartition topic")
-            fleet.settle()
-            log = settled_log(broker, app.id, fleet.tasks)
-            for name in list(app.processes):
-                assert app.stop(name) == 0, app.log(name)[-4000:]
+            end = stopped_at_the_end(fleet, app, outputs, CATCH_UP_SECONDS)
         finally:
             app.kill_all()
-        ran_nothing_twice(log)
         each_output_once_and_every_store_as_its_changelog(app, outputs)
         self.say(f"{time.monotonic() - began:6.1f} s  {end} records: each output once, every store as its changelog says\n\n{self.table()}")
 

@@ -107,16 +107,9 @@ class FleetChaos:
                 while done < count:
                     done += self._step(fleet, watch, dice, count - done)
                     self.say(f"{time.monotonic() - began:6.1f} s  {done}/{count} {fleet.story}; {len(app.processes)} instances")
-            end = sum(broker.end_offsets(source).values())
-            wait_until(lambda: sum(committed(broker, app.id, [source]).values()) == end, CATCH_UP_SECONDS, "the end of the input")
-            wait_until(lambda: len(broker.consume(outputs[1])) == end, CATCH_UP_SECONDS, "the end of the repartition topic")
-            fleet.settle()
-            log = settled_log(broker, app.id, fleet.tasks)
-            for name in list(app.processes):
-                assert app.stop(name) == 0, app.log(name)[-4000:]
+            stopped_at_the_end(fleet, app, outputs, CATCH_UP_SECONDS)
         finally:
             app.kill_all()
-        ran_nothing_twice(log)
         each_output_once_and_every_store_as_its_changelog(app, outputs)
         self.say(
             f"{time.monotonic() - began:6.1f} s  {count} events: each output once, every store as its changelog says\n\n{self.table()}"
@@ -152,6 +145,21 @@ class FleetChaos:
                 each = statistics.median(gap * 1000 for gaps in found for gap in gaps)
                 lines.append(f"| {cause.value} | {len(found)} | {max(longest):,.0f} | {statistics.median(longest):,.0f} | {each:,.0f} |")
         return "\n".join(lines)
+
+
+def stopped_at_the_end(fleet: Fleet, app: Application, outputs: list[str], seconds: float) -> int:
+    """Wait until the rest of the input is processed, and stop the instances; no task may have been granted twice. Return the number of
+    records. `seconds`: the longest wait."""
+    broker = app.broker
+    end = sum(broker.end_offsets(app.source).values())
+    wait_until(lambda: sum(committed(broker, app.id, [app.source]).values()) == end, seconds, "the end of the input")
+    wait_until(lambda: len(broker.consume(outputs[1])) == end, seconds, "the end of the repartition topic")
+    fleet.settle()
+    log = settled_log(broker, app.id, fleet.tasks)
+    for name in list(app.processes):
+        assert app.stop(name) == 0, app.log(name)[-4000:]
+    ran_nothing_twice(log)
+    return end
 
 
 def each_output_once_and_every_store_as_its_changelog(app: Application, outputs: list[str]) -> None:
