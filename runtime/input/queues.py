@@ -39,12 +39,12 @@ class PartitionQueue:
         "_batch",
         "_decoder",
         "_end",
+        "_failure",
         "_raw",
         "_row",
         "at_end",
         "buffered",
         "dropped",
-        "failure",
         "idle_since",
         "next_offset",
         "partition",
@@ -66,7 +66,6 @@ class PartitionQueue:
         """True if the broker reported the end of the partition and no record has arrived since."""
         self.idle_since: int | None = None
         """Time since which it is known to be empty, here and on the broker; monotonic ms."""
-        self.failure: Failure | None = None
         self.dropped = 0
         """Records dropped for a negative timestamp since the last report."""
         self.stop_before: int | None = None
@@ -74,6 +73,8 @@ class PartitionQueue:
         self._decoder = decoder
         self._raw: deque[Sequence[RawMessage]] = deque()
         self._batch: Batch | None = None
+        self._failure: Failure | None = None
+        """The record behind the batch, if it cannot be read."""
         self._row = 0
         self._end = 0
 
@@ -84,12 +85,17 @@ class PartitionQueue:
         for start in range(0, len(messages), MAX_RUN):
             self._raw.append(messages[start : start + MAX_RUN])
 
+    @property
+    def failure(self) -> Failure | None:
+        """The record at the head if it cannot be read; None while decoded records are before it, at one of which the task may pause."""
+        return self._failure if self._batch is None else None
+
     def head(self) -> Batch | None:
         """Return the batch at the head, decoding it if needed; None if the queue is empty or `failure` is next."""
-        while self._batch is None and self.failure is None and self._raw:
+        while self._batch is None and self._failure is None and self._raw:
             messages = self._raw.popleft()
             batch, failure = self._decoder.decode(messages, self.partition_time)
-            self.failure = failure
+            self._failure = failure
             self.dropped += batch.dropped
             if failure is not None:
                 rest = messages[len(batch.timestamps) + batch.dropped + 1 :]
@@ -153,7 +159,7 @@ class PartitionQueue:
         """Skip the record that could not be read; it counts as processed."""
         if self.failure is not None:
             self._pass(1, self.failure.message.offset() + 1)
-            self.failure = None
+            self._failure = None
 
     def skip_row(self) -> None:
         """Skip the record at the head; it counts as processed."""
@@ -169,7 +175,7 @@ class PartitionQueue:
         """Drop all records; the next one will be that at `start`. Partition time is kept (rules.md, 17)."""
         self._raw.clear()
         self._batch, self._row, self.buffered, self._end = None, 0, 0, 0
-        self.failure, self.stop_before, self.at_end = None, None, False
+        self._failure, self.stop_before, self.at_end = None, None, False
         self.start = self.next_offset = start
 
 

@@ -154,6 +154,18 @@ def test_rule_16_a_bad_record_is_met_only_when_it_is_the_head() -> None:
     assert one.buffered == 0
 
 
+def test_rule_16_a_bad_record_in_the_batch_of_the_record_to_stop_before_is_not_met_before_it() -> None:
+    one = queue()
+    one.stop_before = 1
+    queues = TaskQueues([one], 0)
+    one.enqueue([Raw(0), Raw(1), Raw(2), Raw(3, b"\xff")])
+    assert drain(queues) == [("t", 0)]
+    assert queues.blocked() is one and one.stopped
+    assert one.failure is None
+    one.skip_failure()
+    assert one.next_offset == 1
+
+
 def test_rule_16_a_bad_head_holds_back_the_other_partitions_of_its_task() -> None:
     left, right = queue("left"), queue("right")
     queues = TaskQueues([left, right], -1)

@@ -132,6 +132,21 @@ def test_a_pause_clears_the_queues_and_resume_begins_at_the_shifted_offset() -> 
             driver.shift_offset("in")
 
 
+def test_records_between_a_pause_and_a_record_that_cannot_be_read_are_not_passed_over() -> None:
+    """They are decoded together when the task resumes, so the second pause is known when the first one begins."""
+    with TopologyTestDriver(counting("in"), PAUSING) as driver:
+        given, out = raw(driver, "in"), driver.create_output_topic("out", S, L)
+        given.pipe_key_value_list([(b"a", b"1"), (b"a", b"poison"), (b"a", b"2"), (b"a", BAD), (b"a", b"3")])
+        driver.resume(TASK)
+        assert (pause_of(driver).offset, pause_of(driver).reason, driver.committed_offset("in")) == (1, "processing", 1)
+        driver.shift_offset("in")
+        driver.resume(TASK)
+        assert (pause_of(driver).offset, pause_of(driver).reason, driver.committed_offset("in")) == (3, "deserialization", 3)
+        driver.shift_offset("in")
+        driver.resume(TASK)
+        assert out.read_values_to_list() == [1, 2, 3]
+
+
 def test_fixed_code_continues_with_the_record() -> None:
     broken = [True]
 
