@@ -300,9 +300,9 @@ class Sample(Base):
 
     application: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(primary_key=True)
-    """`lag`; of the counters `read` and `written` (`health/figures.py`); `unanswered` (`health/checks.py`)."""
+    """`lag`; of the counters `read` and `written` (`health/figures.py`); `unanswered`, `open` (`health/checks.py`)."""
     subject: Mapped[str] = mapped_column(primary_key=True)
-    """A task, or `*` for all of the application."""
+    """A task, or `*` for all of the application; of `open`, a partition and an offset."""
     at: Mapped[datetime] = mapped_column(primary_key=True)
     value: Mapped[int] = mapped_column(BigInteger)
 

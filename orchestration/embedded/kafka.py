@@ -290,11 +290,10 @@ class EmbeddedBroker:
         admin = AdminClient(self.connection.client({"log_level": 0}))
         while True:
             status = self._check_alive(deadline, timeout)
-            try:
+            with contextlib.suppress(KafkaException):  # still starting: tried again until the deadline
                 if (1 if self._seat is None else self._seat.node) in admin.list_topics(timeout=1).brokers:
                     return status
-            except KafkaException:  # still starting: tried again until the deadline
-                time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)  # also after an answer: a broker of a cluster answers while the controller has it fenced
 
     def _check_alive(self, deadline: float, timeout: float) -> BrokerStatus:
         status = self.status()

@@ -1,4 +1,5 @@
-"""Facts about an application that only the brokers know: log end offsets, committed offsets, settings of topics and of offset retention."""
+"""Facts about an application that only the brokers know: log end offsets, committed offsets, open transactions, settings of topics and of
+offset retention."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.events import events_topic
 from penstock.runtime.model.ids import TopicPartition
 
 _SECONDS = 10.0
@@ -25,13 +27,15 @@ class BrokerFacts:
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    open_transactions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """First offset of the oldest open transaction, of partitions that have one."""
     cleanup_policies: Mapping[str, str] = field(default_factory=dict)
     offsets_retention_minutes: int | None = None
 
 
 def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str]) -> BrokerFacts:
-    """Request the application's committed offsets, the bounds of its input partitions and changelogs, and configurations. Raises
-    BrokerUnavailableError."""
+    """Request the application's committed offsets, the bounds and open transactions of its input partitions, changelogs and events, and
+    configurations. Raises BrokerUnavailableError."""
     topics = TopicAdmin(application.streams_config())
     admin = AdminClient(application.connection.client({"log_level": 2}))
     try:
@@ -44,13 +48,16 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {said}") from error
     except StreamsError as error:
         raise BrokerUnavailableError(f"{application.id}: {error}") from error
-    partitions = {*committed, *changelogs}
+    partitions = {*committed, *changelogs, TopicPartition(events_topic(application.id), 0)}
     known = topics.describe([*(partition.topic for partition in partitions), *global_topics])
     there = [each for each in partitions if each.topic in known and each.partition < known[each.topic].partitions]
+    marks = topics.high_watermarks(there)  # before the ends: what is written in between is no open transaction
+    ends = topics.end_offsets(there)
     return BrokerFacts(
         committed=committed,
         starts=topics.start_offsets(there),
-        ends=topics.end_offsets(there),
+        ends=ends,
+        open_transactions={each: end for each, end in ends.items() if end < marks[each]},
         cleanup_policies={topic: known[topic].config.get("cleanup.policy", "") for topic in global_topics if topic in known},
         offsets_retention_minutes=retention,
     )

@@ -94,7 +94,7 @@ def by_name(results: Sequence[CheckResult]) -> dict[str, list[CheckResult]]:
 
 FRESHNESS, LIVENESS, LAG = "checkpoint_freshness", "instances_alive", "consumer_lag"
 STANDBYS, DEAD_LETTERS, EXPIRY, COMPACTION = "standby_replicas", "dead_letter_growth", "offset_expiry", "global_topics_compacted"
-PARTITIONS = "input_partitions"
+PARTITIONS, TRANSACTIONS = "input_partitions", "hanging_transactions"
 DESCRIPTIONS: Mapping[str, str] = {
     FRESHNESS: "The oldest work that is in no checkpoint, and what would have to be restored, are below the limits in `streams.toml`.",
     LIVENESS: "Every instance that should run has reported in the last 30 seconds.",
@@ -104,6 +104,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     EXPIRY: "Committed offsets are far from the broker's `offsets.retention.minutes`.",
     COMPACTION: "Every global topic is compacted.",
     PARTITIONS: "Every partition of the input topics has a task that reads it.",
+    TRANSACTIONS: "Transactions in the topics of the application end in time.",
 }
 HEARTBEAT_SECONDS = 30.0
 """Silence after which a wanted instance is stale."""
@@ -113,6 +114,10 @@ REPORTED_LATE = timedelta(seconds=10)
 """Tolerance for late reports: offsets are reported every few seconds, so a checkpoint may contain work that is reported only after it."""
 UNANSWERED = "unanswered"
 """Kind of the sample of the last look at which no broker answered. Its value: the last report of any instance, in seconds."""
+OPEN = "open"
+"""Kind of the samples of open transactions, by partition and first offset. Their value: when each was first seen, in seconds."""
+_END_SECONDS = 60
+"""Time beyond `transaction.timeout.ms` after which a transaction hangs: brokers look every 10 s for those that are over."""
 TOTAL = "*"
 """Subject of the samples of an application's total lag."""
 
@@ -422,4 +427,34 @@ def partitions(known: Known) -> CheckResult:
     return CheckResult(PARTITIONS, known.application.id, tuple(rows), {"partitions_not_read": sum(bool(row.problem) for row in rows)})
 
 
-ALL = (freshness, liveness, lag, standbys, dead_letters, expiry, compaction, partitions)
+def transactions(known: Known) -> CheckResult:
+    """Check for transactions whose end the brokers have lost: they stay open, and no reader of committed records gets beyond them."""
+    found = {} if known.broker is None else known.broker.open_transactions
+    timeout = int(str(known.application.streams_config().producer_properties()["transaction.timeout.ms"])) // 1000 if found else 0
+    rows = tuple(_transaction_row(known, partition, offset, timeout) for partition, offset in sorted(found.items()))
+    numbers = {"hanging_transactions": sum(bool(row.problem) for row in rows)}
+    return CheckResult(TRANSACTIONS, known.application.id, rows, numbers, alert="HANGING_TRANSACTION")
+
+
+def _transaction_row(known: Known, partition: TopicPartition, offset: int, timeout: int) -> Row:
+    topic, number = partition
+    seconds = round(known.at.timestamp() - open_since(known, partition, offset))
+    cells: dict[str, Cell] = {"topic": topic, "partition": number, "start_offset": offset, "seconds": seconds}
+    if seconds < timeout + _END_SECONDS:
+        return Row(cells)
+    tool, at = f"kafka-transactions --bootstrap-server {known.application.bootstrap_servers}", f"--topic {topic} --partition {number}"
+    problem = (
+        f"{known.application.id}: a transaction in {topic}-{number} has been open for {seconds} s (transaction.timeout.ms: {timeout} s); "
+        f"nothing behind offset {offset} is read. See whether it hangs: `{tool} find-hanging {at}`. If it is listed, abort it: "
+        f"`{tool} abort {at} --start-offset {offset}` (first read `penstock docs recovery`, 'Hanging transactions')"
+    )
+    return Row(cells, Severity.ERROR, problem)
+
+
+def open_since(known: Known, partition: TopicPartition, offset: int) -> int:
+    """Return when an open transaction was first seen, in seconds."""
+    seen = known.counters.get((OPEN, f"{partition.topic}-{partition.partition}@{offset}"))
+    return int(known.at.timestamp()) if seen is None else seen[1]
+
+
+ALL = (freshness, liveness, lag, standbys, dead_letters, expiry, compaction, partitions, transactions)

@@ -186,6 +186,7 @@ _KINDS = {
     checks.EXPIRY: "OFFSETS_EXPIRE",
     checks.COMPACTION: None,
     checks.PARTITIONS: None,
+    checks.TRANSACTIONS: "HANGING_TRANSACTION",
 }
 
 

@@ -11,7 +11,18 @@ from typing import TypeVar
 from penstock.orchestration.database.models import Instance, Task, is_global
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
-from penstock.orchestration.health.checks import FRESHNESS, LAG, LIVENESS, TOTAL, UNANSWERED, CheckResult, Known
+from penstock.orchestration.health.checks import (
+    FRESHNESS,
+    LAG,
+    LIVENESS,
+    OPEN,
+    TOTAL,
+    TRANSACTIONS,
+    UNANSWERED,
+    CheckResult,
+    Known,
+    open_since,
+)
 from penstock.runtime.model.states import State, TaskKind, TaskState
 
 READ, WRITTEN, SENTENCE = "read", "written", "sentence"
@@ -120,7 +131,8 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
         out_per_s=_sum(each.out_per_s for each in figures.values()),
         resident_bytes=_sum(each.resident_bytes for each in figures.values()),
     )
-    return Report(known.at, sentence, total, figures, changed, {(SENTENCE, TOTAL): checksum, **_positions(known), **_written(known)})
+    samples = {(SENTENCE, TOTAL): checksum, **_positions(known), **_written(known), **_open_transactions(known)}
+    return Report(known.at, sentence, total, figures, changed, samples)
 
 
 def unknown_report(application: Application, why: str, at: datetime) -> Report:
@@ -189,6 +201,12 @@ def _written(known: Known, instance: str | None = None) -> dict[tuple[str, str],
     return {counter: number for counter, number in counters.items() if isinstance(number, int)}
 
 
+def _open_transactions(known: Known) -> dict[tuple[str, str], int]:
+    """Return when each open transaction was first seen, in seconds."""
+    found = {} if known.broker is None else known.broker.open_transactions
+    return {(OPEN, f"{at.topic}-{at.partition}@{offset}"): open_since(known, at, offset) for at, offset in found.items()}
+
+
 def _rate(known: Known, kind: str, subject: str, value: int) -> float | None:
     """Return the records per second since the previous look; None if there was none, or the counter went back."""
     before = known.counters.get((kind, subject))
@@ -224,6 +242,8 @@ def _said(known: Known, results: Sequence[CheckResult], states: Mapping[str, str
     changing = [f"{name} is {state}" for name, state in states.items() if state in (State.REBALANCING.value, State.CREATED.value)]
     if changing:
         yield ", ".join(changing[:_SHOWN]) + _more(changing)
+    for row in (row for result in results if result.name == TRANSACTIONS for row in result.rows if row.problem):
+        yield f"a transaction hangs in {row.cells['topic']}-{row.cells['partition']} at offset {row.cells['start_offset']}"
     if restoring := [task for task in tasks if task.state == TaskState.RESTORING.value]:
         stores = [task.task for task in restoring if is_global(task.task)]
         yield (

@@ -315,8 +315,7 @@ class Coordination:
         if not self._written_ms:
             self._registry.released.clear()  # in earlier lives of the application: this worker takes over from no member
         self._announced = True
-        self.membership.granted_to = self.membership.member_id
-        self._announce(member_id=self.membership.granted_to)
+        self._announce(member_id=self.membership.begin())
         return True
 
     def _refuse_left_behind(self) -> None:

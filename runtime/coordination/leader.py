@@ -163,11 +163,18 @@ class Leader:
     def _stands_in_for(self, leader: str) -> bool:
         """Return True if this worker was the first to report the death of this leader; or, if the leader has left, the death of any worker
         since: that one may have led without having written anything. (If it did not lead, the leader writes, and this worker stands
-        down.)"""
+        down.)
+
+        False for this worker's own earlier incarnations: the group has admitted this one, so it has elected a leader without them. The two
+        would fence each other."""
         registry = self._registry
+        reported = {identity for identity in registry.deaths if not self._is_predecessor(identity)}
         if leader in registry.deaths:
-            return registry.successor(leader) == self._name
-        return leader not in registry.members and any(registry.successor(identity) == self._name for identity in registry.deaths)
+            return leader in reported and registry.successor(leader) == self._name
+        return leader not in registry.members and any(registry.successor(identity) == self._name for identity in reported)
+
+    def _is_predecessor(self, identity: str) -> bool:
+        return identity.rpartition("/")[0] == self._name.rpartition("/")[0]
 
     def _stand_down(self) -> None:
         self._written_after = self._seen = None

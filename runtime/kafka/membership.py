@@ -49,6 +49,14 @@ class Membership:
         self._lost = False
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._on_lost)
 
+    def begin(self) -> str:
+        """Return the member id under which the worker now announces itself, to be granted tasks. If the group dropped it before that and
+        has admitted it again, nothing is lost."""
+        if self._lost:
+            self.join()
+        self.granted_to = self.member_id
+        return self.granted_to
+
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
         self.joined = True
@@ -82,7 +90,7 @@ class Membership:
 
     @property
     def lost(self) -> bool:
-        """True once the group has dropped this worker, until the next `join`."""
+        """True once the group has dropped this worker, until the next `join` or `begin`."""
         return self._lost
 
     @property

@@ -2,6 +2,11 @@
 
 All requests are synchronous. A request that times out raises BrokerUnavailableError and can be repeated: creating an existing topic is no
 error.
+
+While a broker is away, requests are repeated by new clients. librdkafka 2.16 sends a request to the controller, or to the leaders of
+partitions, as of its last metadata, and does not renew these while the request waits for a broker that is down or does not answer. It also
+forgets its brokers at an answer that lists none, as of a broker that the controller has fenced, and connects to none ever again. A new
+client asks another broker, and finds those that took over.
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka import (
@@ -20,6 +24,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
 )
@@ -31,6 +36,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._group import ConsumerGroupDescription
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.admin._records import DeletedRecords
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription as BrokersTopic
 from confluent_kafka.cimpl import NewTopic
@@ -55,7 +61,9 @@ ASK_SECONDS = 2.0
 WARN_SECONDS = 3.0
 """After so long without an answer, the log says so."""
 ANSWER_SECONDS = 30.0
-"""Time-out of one request to the brokers."""
+"""Time-out of one request to the brokers, with its repetitions."""
+_FIRST_SECONDS = 1.0
+"""Time-out of the first attempt at a request; each further one has twice as long."""
 
 SHORT_ANSWER_SECONDS = 3.0
 """Time-out of a request during a transaction: well below the shortest time-out of a session or a transaction."""
@@ -106,6 +114,31 @@ class TopicDescription:
         return int(self.config.get("delete.retention.ms", "86400000")) if self.compacted else None
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A partition that takes no records: it has no leader, or fewer copies in sync than `min.insync.replicas`."""
+
+    topic: str
+    partition: int
+    in_sync: int
+    needed: int
+    missing: tuple[int, ...]
+    """Brokers whose copy is not in sync."""
+
+    def __str__(self) -> str:
+        brokers = ", ".join(map(str, self.missing))
+        few = f"{self.in_sync} copies in sync, min.insync.replicas is {self.needed}" if self.in_sync else "no leader"
+        return f"{self.topic}-{self.partition} ({few}; brokers that are missing: {brokers})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletion:
+    """Request to delete records. Its client must not end before the answers."""
+
+    client: AdminClient
+    answers: Mapping[ClientPartition, Future[DeletedRecords]]
+
+
 class TopicAdmin:
     """Client for the administration of topics. Safe to use from several threads."""
 
@@ -117,8 +150,9 @@ class TopicAdmin:
         self._offsets_reader: Consumer | None = None
         self._servers = str(config["bootstrap.servers"])
         self._counts: dict[str, int] = {}
-        self._renewing, self._renewed_at = Lock(), float("-inf")
-        self._former: AdminClient | None = None
+        self._deleting: _Deletion | None = None
+        self._attempt_s = _FIRST_SECONDS
+        """Time-out of the first attempt: longer where answers have taken long."""
         self.give_up = give_up
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
@@ -139,12 +173,15 @@ class TopicAdmin:
         names = sorted(set(topics))
         if not names:
             return {}
-        answers = self._ask("describe topics", lambda: self._client.describe_topics(TopicCollection(names)))
-        found = {
-            name: self._unless_missing(f"describe topic {name}", future, f"Describe on topic {name} (Read and Write include it)")
-            for name, future in answers.items()
-        }
-        return {name: description for name, description in found.items() if description is not None}
+
+        def ask(client: AdminClient, timeout: float) -> dict[str, BrokersTopic | None]:
+            answers = self._ask("describe topics", lambda: client.describe_topics(TopicCollection(names), request_timeout=timeout))
+            return {
+                name: self._unless_missing(f"describe topic {name}", future, f"Describe on topic {name} (Read and Write include it)")
+                for name, future in answers.items()
+            }
+
+        return {name: description for name, description in self._request("describe topics", ask).items() if description is not None}
 
     def racks(self, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
         """Return the racks of each partition's replicas; empty if the brokers have no `broker.rack`. Raises BrokerUnavailableError,
@@ -155,19 +192,46 @@ class TopicAdmin:
             for part in description.partitions
         }
 
+    def shortages(self, topics: Collection[str]) -> list[Shortage]:
+        """Return the partitions of these topics that take no records now. Without the right to read a topic's configuration, only those
+        without a leader. Raises BrokerUnavailableError, StreamsError."""
+        short = [
+            (name, partition)
+            for name, found in self._described(topics).items()
+            for partition in found.partitions
+            if partition.leader is None or len(partition.isr) < len(partition.replicas)
+        ]
+        needed = dict.fromkeys((name for name, _ in short), 1)
+        try:
+            needed |= {name: int(config.get("min.insync.replicas", "1")) for name, config in self._configs([*needed]).items()}
+        except BrokerUnavailableError:
+            raise
+        except StreamsError as error:
+            logger.debug("min.insync.replicas cannot be read: %s", error)
+        found = []
+        for name, partition in short:
+            alive = {node.id for node in partition.isr} if partition.leader is not None else set()
+            missing = tuple(node.id for node in partition.replicas if node.id not in alive)
+            if len(alive) < needed[name]:
+                found.append(Shortage(name, partition.id, len(alive), needed[name], missing))
+        return found
+
     def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         if not topics:
             return {}
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
-        answers = self._ask("describe configurations", lambda: self._client.describe_configs(resources))
-        configs: dict[str, dict[str, str]] = {}
-        for resource, future in answers.items():
-            entries = self._unless_missing(
-                f"describe configuration of {resource.name}", future, f"DescribeConfigs on topic {resource.name}"
-            )
-            if entries is not None:
-                configs[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
-        return configs
+
+        def ask(client: AdminClient, timeout: float) -> dict[str, dict[str, str]]:
+            answers = self._ask("describe configurations", lambda: client.describe_configs(resources, request_timeout=timeout))
+            configs: dict[str, dict[str, str]] = {}
+            for resource, future in answers.items():
+                what, right = f"describe configuration of {resource.name}", f"DescribeConfigs on topic {resource.name}"
+                entries = self._unless_missing(what, future, right)
+                if entries is not None:
+                    configs[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
+            return configs
+
+        return self._request("describe configurations", ask)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, NextOffset]:
         """Return the last stable offsets, which a `read_committed` consumer can reach. Raises BrokerUnavailableError, StreamsError (unknown
@@ -199,8 +263,8 @@ class TopicAdmin:
         if not wanted:
             return {}
 
-        def ask() -> dict[TopicPartition, NextOffset]:
-            answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
+        def ask(client: AdminClient, timeout: float) -> dict[TopicPartition, NextOffset]:
+            answers = self._ask("list offsets", lambda: client.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout))
             found = {
                 TopicPartition(at.topic, at.partition): NextOffset(
                     self._wait(f"list offsets of {at.topic}-{at.partition}", future, f"Read on topic {at.topic}").offset
@@ -209,10 +273,11 @@ class TopicAdmin:
             }
             for partition, offset in found.items():
                 if offset == OFFSET_INVALID:  # librdkafka 2.16 reports no error if the leader of some of the partitions has not answered
-                    raise BrokerUnavailableError(f"list offsets of {partition.topic}-{partition.partition}: its leader has not answered")
+                    silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                    raise self._translate(f"list offsets of {partition.topic}-{partition.partition}", silent) from silent
             return found
 
-        return self._once_loaded(ask)
+        return self._request("list offsets", ask)
 
     def committed_offsets(self, group: str, *, stable: bool = True) -> dict[TopicPartition, NextOffset]:
         """Return all committed offsets of a group. Raises BrokerUnavailableError, StreamsError. If an open transaction contains offsets,
@@ -258,8 +323,13 @@ class TopicAdmin:
         what, right = f"describe group {group}", f"Read on group {group}"
 
         def ask() -> ConsumerGroupDescription:
-            future: Future[ConsumerGroupDescription] = self._ask(what, lambda: self._client.describe_consumer_groups([group]))[group]
-            return self._wait(what, future, right)
+            client = self._client
+            future: Future[ConsumerGroupDescription] = self._ask(what, lambda: client.describe_consumer_groups([group]))[group]
+            try:
+                return self._wait(what, future, right)
+            except BrokerUnavailableError:
+                self._replace(client)
+                raise
 
         try:
             description = self._once_loaded(ask)
@@ -295,20 +365,40 @@ class TopicAdmin:
             return
         replicas = self._config.integer("replication.factor")
         new = [NewTopic(name, count, replicas, config=dict(config)) for name, (count, config) in topics.items()]
-        for name, future in self._ask("create topics", lambda: self._client.create_topics(new)).items():
-            try:
-                self._result(f"create topic {name}", future)
-                logger.info("topic %s made with %d partitions", name, topics[name][0])
-            except KafkaException as error:
-                if Meaning.EXISTS not in meaning(error):
-                    raise self._translate(f"create topic {name}", error, f"Create on topic {name}") from error
+
+        def ask(client: AdminClient, timeout: float) -> None:
+            for name, future in self._ask("create topics", lambda: client.create_topics(new, request_timeout=timeout)).items():
+                try:
+                    self._result(f"create topic {name}", future)
+                    logger.info("topic %s made with %d partitions", name, topics[name][0])
+                except KafkaException as error:
+                    if Meaning.EXISTS not in meaning(error):
+                        raise self._translate(f"create topic {name}", error, f"Create on topic {name}") from error
+
+        self._request("create topics", ask)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records before these offsets. Raises BrokerUnavailableError, StreamsError."""
+        self._request("delete records", lambda _, timeout: self._deleted(self._deletion(before, timeout)))
+
+    def begin_deleting_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """As `delete_records`, without waiting for the answer: the next call raises its errors. Makes no request while the last one has no
+        answer."""
+        deletion = self._deleting
+        if deletion is not None and not all(future.done() for future in deletion.answers.values()):
+            return
+        self._deleting = self._deletion(before, ANSWER_SECONDS)
+        if deletion is not None:
+            self._deleted(deletion)
+
+    def _deletion(self, before: Mapping[TopicPartition, int], timeout: float) -> _Deletion:
         # A client of its own: librdkafka looks leaders up in its cache, which knows none of topics that were made through the same client.
         client = admin_client(self._config)
         wanted = [ClientPartition(partition.topic, partition.partition, offset) for partition, offset in before.items()]
-        for at, future in self._ask("delete records", lambda: client.delete_records(wanted)).items():
+        return _Deletion(client, self._ask("delete records", lambda: client.delete_records(wanted, request_timeout=timeout)))
+
+    def _deleted(self, deletion: _Deletion) -> None:
+        for at, future in deletion.answers.items():
             self._wait(f"delete records of {at.topic}-{at.partition}", future, f"Delete on topic {at.topic}")
 
     def alter(self, settings: Mapping[str, Mapping[str, str]]) -> None:
@@ -325,25 +415,38 @@ class TopicAdmin:
         ]
         if not resources:
             return
-        for resource, future in self._ask("alter topics", lambda: self._client.incremental_alter_configs(resources)).items():
-            wanted = ",".join(f"{name}={value}" for name, value in settings[resource.name].items())
-            try:
-                self._wait(f"alter topic {resource.name}", future, f"AlterConfigs on topic {resource.name}")
-                logger.info("topic %s is altered: %s", resource.name, wanted)
-            except StreamsError as error:
-                logger.warning(
-                    "topic %s may refuse records for their time, and is not altered: %s. Set it: kafka-configs --bootstrap-server %s "
-                    "--alter --entity-type topics --entity-name %s --add-config %s",
-                    *(resource.name, error, self._servers, resource.name, wanted),
-                )
+
+        def ask(client: AdminClient, timeout: float) -> None:
+            answers = self._ask("alter topics", lambda: client.incremental_alter_configs(resources, request_timeout=timeout))
+            for resource, future in answers.items():
+                wanted = ",".join(f"{name}={value}" for name, value in settings[resource.name].items())
+                try:
+                    self._wait(f"alter topic {resource.name}", future, f"AlterConfigs on topic {resource.name}")
+                    logger.info("topic %s is altered: %s", resource.name, wanted)
+                except BrokerUnavailableError:
+                    raise
+                except StreamsError as error:
+                    logger.warning(
+                        "topic %s may refuse records for their time, and is not altered: %s. Set it: kafka-configs --bootstrap-server %s "
+                        "--alter --entity-type topics --entity-name %s --add-config %s",
+                        *(resource.name, error, self._servers, resource.name, wanted),
+                    )
+
+        self._request("alter topics", ask)
 
     def brokers_make_topics(self) -> bool:
         """Return True if brokers create topics automatically, or if their configuration cannot be read."""
-        broker = ConfigResource(ConfigResource.Type.BROKER, str(next(iter(self._cluster("list brokers").brokers))))
         what = "describe configuration of a broker"
+
+        def ask(client: AdminClient, timeout: float) -> dict[str, ConfigEntry]:
+            broker = ConfigResource(ConfigResource.Type.BROKER, str(next(iter(self._cluster("list brokers").brokers))))
+            return self._wait(what, next(iter(client.describe_configs([broker], request_timeout=timeout).values())))
+
         try:
-            found = self._result(what, next(iter(self._client.describe_configs([broker]).values())))
-        except KafkaException as error:
+            found = self._request(what, ask)
+        except BrokerUnavailableError:
+            raise
+        except StreamsError as error:
             logger.debug("auto.create.topics.enable cannot be read: %s", error)
             return True
         return str(found["auto.create.topics.enable"].value) != "false"
@@ -365,70 +468,69 @@ class TopicAdmin:
 
     def _result(self, what: str, future: Future[Answer]) -> Answer:
         """As `_wait`, but raise the broker's own errors: KafkaException, BrokerUnavailableError."""
-        try:
-            return self._patiently(what, lambda slice_s: future.result(slice_s), FutureTimeoutError)
-        except BrokerUnavailableError:
-            if not self.give_up():
-                self._renew_client()
-            raise
-
-    def _renew_client(self) -> None:
-        """Replace the client by a new one that gets an answer, so that the next request is sent.
-
-        librdkafka 2.16 forgets its brokers at an answer that lists none, as of a broker that the controller has fenced, and connects to
-        none ever again. (Rejected: `enable.sparse.connections=false`, with which a client gets no answer after one broker of several has
-        died.) The former client is kept until the next replacement: its end would be an error of requests that other threads wait for.
-        """
-        with self._renewing:
-            if time.monotonic() - self._renewed_at < ANSWER_SECONDS:
-                return  # by another thread: this one has waited for the former client
-            client = admin_client(self._config)
+        begun = time.monotonic()
+        while True:
             try:
-                client.list_topics(timeout=ASK_SECONDS)
-            except KafkaException:
-                return  # no broker answers
-            logger.warning("bootstrap.servers = %s: a new connection is answered, and replaces the one that was not", self._servers)
-            self._former, self._client, self._renewed_at = self._client, client, time.monotonic()
+                return future.result(SLICE_SECONDS)
+            except FutureTimeoutError as error:
+                waited = time.monotonic() - begun
+                if waited >= ANSWER_SECONDS or self.give_up():
+                    raise self._unanswered(what, waited) from error
 
     def _cluster(self, what: str) -> ClusterMetadata:
         """Return metadata of brokers and topics. Raises BrokerUnavailableError, StreamsError."""
 
-        def ask(slice_s: float) -> ClusterMetadata:
-            try:
-                return self._client.list_topics(timeout=max(slice_s, ASK_SECONDS))
-            except KafkaException as error:
-                raise self._translate(what, error) from error
+        def ask(client: AdminClient, timeout: float) -> ClusterMetadata:
+            return self._ask(what, lambda: client.list_topics(timeout=min(timeout, ASK_SECONDS)))
 
-        return self._patiently(what, ask, BrokerUnavailableError)
+        return self._request(what, ask)
 
-    def _patiently(self, what: str, ask: Callable[[float], Answer], none_yet: type[Exception]) -> Answer:
-        """Repeat short requests until there is an answer, `ANSWER_SECONDS` have passed, or `give_up` returns True. Logs once if it takes
-        long."""
-        begun = time.monotonic()
-        warned = False
+    def _request(self, what: str, question: Callable[[AdminClient, float], Answer]) -> Answer:
+        """Make a request, which may be repeated; `question` has a client and a time-out as arguments. If there is no answer, repeat it by
+        a new client with twice the time-out. Repeat it also until each partition has a leader, which a new topic may lack for a moment,
+        and those of a broker that stops. This ends after `ANSWER_SECONDS`, or when `give_up` returns True. Logs once if it takes long.
+        Raises the exceptions of `question`.
+
+        Other threads that wait for the former client have a reference to it: its end would be an error of their requests.
+        """
+        begun, timeout, warned = time.monotonic(), self._attempt_s, False
         while True:
+            client, asked = self._client, time.monotonic()
             try:
-                return ask(SLICE_SECONDS)
-            except none_yet as error:
-                waited = time.monotonic() - begun
+                answer = question(client, timeout)
+            except StreamsError as error:
+                reasons, waited = meaning(error.__cause__), time.monotonic() - begun
+                if not reasons & (Meaning.NO_ANSWER | Meaning.NO_LEADER):
+                    raise
+                if Meaning.NO_ANSWER in reasons:
+                    self._replace(client)
+                    timeout = min(2 * timeout, max(_FIRST_SECONDS, ANSWER_SECONDS - waited))
                 if waited >= ANSWER_SECONDS or self.give_up():
-                    raise BrokerUnavailableError(
-                        f"bootstrap.servers = {self._servers}: no answer within {waited:.0f} s ({what})"
-                    ) from error
+                    if Meaning.NO_LEADER in reasons:
+                        raise
+                    raise self._unanswered(what, waited) from error
                 if waited >= WARN_SECONDS and not warned:
                     logger.warning("bootstrap.servers = %s: no broker has answered for %.0f s (%s)", self._servers, waited, what)
                     warned = True
+                time.sleep(_LOADING_SECONDS)
+            else:
+                self._attempt_s = max(_FIRST_SECONDS, min(timeout, 2 * (time.monotonic() - asked)))
+                return answer
+
+    def _replace(self, client: AdminClient) -> None:
+        """Replace the client by a new one, unless another thread has done so."""
+        if self._client is client:
+            self._client = admin_client(self._config)
 
     def _once_loaded(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a request to a group's coordinator until it has loaded its groups, which takes a while after a broker's start and after
-        the creation of `__consumer_offsets`; or to partitions until each has a leader, which a new topic may lack for a moment, and those
-        of a broker that stops. Raises the exceptions of `question`."""
+        the creation of `__consumer_offsets`. Raises the exceptions of `question`."""
         until = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
                 return question()
             except StreamsError as error:
-                loading = (Meaning.COORDINATOR_NOT_READY | Meaning.NO_LEADER) & meaning(error.__cause__)
+                loading = Meaning.COORDINATOR_NOT_READY in meaning(error.__cause__)
                 if not loading or time.monotonic() > until or self.give_up():
                     raise
                 time.sleep(_LOADING_SECONDS)
@@ -440,6 +542,9 @@ class TopicAdmin:
             if Meaning.UNKNOWN_TOPIC in meaning(error.__cause__):
                 return None
             raise
+
+    def _unanswered(self, what: str, waited: float) -> BrokerUnavailableError:
+        return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no answer within {waited:.0f} s ({what})")
 
     def _translate(self, what: str, error: KafkaException, needs: str = "") -> StreamsError:
         inner = kafka_error(error)

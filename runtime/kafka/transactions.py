@@ -35,7 +35,7 @@ from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 
-CALL_SECONDS = 5.0
+CALL_SECONDS = 2.0
 """Time-out of one call. A retriable time-out is followed by the same call, so this only limits how soon a stop is noticed."""
 CLOSE_SECONDS = 2.0
 HUNG_SECONDS = CALL_SECONDS + 3.0

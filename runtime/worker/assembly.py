@@ -29,6 +29,7 @@ from penstock.runtime.kafka.input_reader import Reader
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.kafka.transactions import TransactionalProducer
+from penstock.runtime.model.events import events_topic
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.seeds.first_state import FirstState
 from penstock.runtime.seeds.journal import refuse_unfinished
@@ -45,6 +46,7 @@ from penstock.runtime.worker.followers import Followers
 from penstock.runtime.worker.incarnations import Incarnations
 from penstock.runtime.worker.input_partitions import InputPartitions
 from penstock.runtime.worker.lock_waits import LockWaits
+from penstock.runtime.worker.output_topics import OutputTopics
 from penstock.runtime.worker.periodic_jobs import (
     CHANGELOGS_MS,
     MOVED_OFFSETS_MS,
@@ -284,6 +286,9 @@ def _assemble(
     partition_counts = partial(topics.partition_counts, inputs)
     input_partitions = resources.opened(InputPartitions(partition_counts, topology, layout.partitions, events, watcher))
     input_partitions.start()
+    written = {*topology.sink_topics, *(topic.name for topic in topology.internal_topics()), events_topic(spec.application_id)}
+    outputs = resources.opened(OutputTopics(topics.shortages, written, watcher))
+    outputs.start()
 
     # Tasks: none yet.
     coordination = resources.opened(
@@ -417,7 +422,7 @@ def _periodic_jobs(
         cleaner.run({*(task.id for task in tasks.all()), *(task.id for task in followers.all())})
         coordination.look_at_disk()
 
-    purge = partial(purge_repartition_topics, tasks, layout.repartition_topics, topics.delete_records)
+    purge = partial(purge_repartition_topics, tasks, layout.repartition_topics, topics.begin_deleting_records)
     jobs, now_ms = PeriodicJobs(), spec.clock.monotonic_ms()
     jobs.add("compare committed offsets", MOVED_OFFSETS_MS, tasks.check_moved_offsets, now_ms)
     jobs.add("check changelogs", CHANGELOGS_MS, tasks.check_changelogs, now_ms)

@@ -41,10 +41,12 @@ from tests.chaos.fleet import (
 )
 from tests.support import Kafka, wait_until
 from tests.support.instances import Application, coordination_log
+from tests.support.logs import alter
 from tests.support.network import TwoSidedCluster
 
-BROKERS, INSTANCES, RATE = 3, 3, 500
-SESSION_MS = 6_000
+BROKERS, INSTANCES, RATE = 3, 3, 200
+SESSION_MS = int(os.environ.get("TMP_SESSION", "12000"))
+"""Longer than the brokers need to replace a coordinator: 6 s until the controller takes it for dead, 3 s more if it was the controller."""
 FROZEN_SECONDS, CUT_SECONDS, BELOW_SECONDS, AWAY_SECONDS = 30, 30, 20, 3
 WHOLE_SECONDS, CATCH_UP_SECONDS = 60, 120
 INTERNAL_PARTITIONS = 4
@@ -62,7 +64,7 @@ class Round(Enum):
     TRANSACTIONS = "kill -9 of a transaction coordinator"
     CONTROLLER = "kill -9 of the active controller"
     REASSIGNMENT = "reassignment of all partitions"
-    BELOW = f"two brokers stopped for {BELOW_SECONDS} s"
+    BELOW = f"outputs below min.insync.replicas for {BELOW_SECONDS} s"
     CUT = f"a broker cut off from clients for {CUT_SECONDS} s"
 
 
@@ -78,6 +80,8 @@ class ClusterChaos:
     rate: int = RATE
     gaps: dict[Round, list[float]] = field(default_factory=dict)
     """Of each round, the longest gap of each partition in seconds."""
+    loads: dict[Round, float] = field(default_factory=dict)
+    """The machine's load of each round."""
 
     def run(self, rounds: Sequence[Round]) -> None:
         """The rounds, then the rest of the input in peace, then the verdict."""
@@ -103,8 +107,9 @@ class ClusterChaos:
                     scene.play(each)
                     scene.settle()
                     self.gaps[each] = watch.longest_gaps(since, time.monotonic())
+                    self.loads[each] = os.getloadavg()[0]
                     gaps = ", ".join(f"{gap * 1000:.0f}" for gap in self.gaps[each])
-                    self.say(f"{time.monotonic() - began:6.1f} s  {fleet.story}; longest gaps {gaps} ms")
+                    self.say(f"{time.monotonic() - began:6.1f} s  {fleet.story}; longest gaps {gaps} ms, load {self.loads[each]:.0f}")
             end = stopped_at_the_end(fleet, app, outputs, CATCH_UP_SECONDS)
         finally:
             app.kill_all()
@@ -113,8 +118,11 @@ class ClusterChaos:
 
     def table(self) -> str:
         """The gaps as Markdown."""
-        lines = [f"| {each.value} | {max(gaps) * 1000:,.0f} |" for each, gaps in self.gaps.items()]
-        return "\n".join(["| event | longest gap, ms |", "|---|---:|", *lines])
+        lines = [
+            f"| {each.value} | `{each.name.lower()}` | {max(gaps) * 1000:,.0f} | {self.loads[each]:.0f} |"
+            for each, gaps in self.gaps.items()
+        ]
+        return "\n".join(["| event | `--only` | longest gap, ms | load |", "|---|---|---:|---:|", *lines])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +153,15 @@ class _Scene:
                 with _frozen(one):
                     time.sleep(FROZEN_SECONDS)
             case Round.GROUP:
-                self._kill_and_back(self._leader("__consumer_offsets", members_group(self.app.id)))
+                while (one := self._leader("__consumer_offsets", members_group(self.app.id))).port == self._controller().port:
+                    one.stop()
+                    self._back(one)
+                self._kill_and_back(one)
             case Round.TRANSACTIONS:
                 ids = [record.transactional_id for _, record in coordination_log(self.broker, self.app.id) if isinstance(record, Member)]
                 self._kill_and_back(self._leader("__transaction_state", ids[-1]))
             case Round.CONTROLLER:
-                status = self._tool("kafka-metadata-quorum", "describe", "--status")
-                leader = next(line.split()[-1] for line in status.splitlines() if line.startswith("LeaderId"))
-                self._kill_and_back(self.cluster.brokers[int(leader) - 1])
+                self._kill_and_back(self._controller())
             case Round.REASSIGNMENT:
                 self._reassign()
             case Round.BELOW:
@@ -195,6 +204,11 @@ class _Scene:
         partitions = self.broker.admin.list_topics(topic, timeout=10).topics[topic].partitions
         return self.cluster.brokers[partitions[_java_hash(key) % len(partitions)].leader - 1]
 
+    def _controller(self) -> EmbeddedBroker:
+        status = self._tool("kafka-metadata-quorum", "describe", "--status")
+        leader = next(line.split()[-1] for line in status.splitlines() if line.startswith("LeaderId"))
+        return self.cluster.brokers[int(leader) - 1]
+
     def _tool(self, name: str, *arguments: str) -> str:
         return run_tool(name, ["--bootstrap-server", self.broker.bootstrap_servers, *arguments])
 
@@ -219,14 +233,19 @@ class _Scene:
         )
 
     def _below(self) -> None:
-        two = self.cluster.brokers[:2]
-        for one in two:
-            one.stop()
+        """A broker stops while the outputs need all three copies. Each instance says so, and goes on by itself."""
+        outputs = self.app.output.split(",")
+        for topic in outputs:
+            alter(self.broker, topic, "min.insync.replicas", str(BROKERS))
+        one = self.cluster.brokers[2]
+        one.stop()
         time.sleep(BELOW_SECONDS)
-        for one in two:
-            one.launch()
-        for one in two:
-            one.wait_until_ready()
+        one.start()
+        wait_until(self._is_whole, WHOLE_SECONDS, "a whole cluster")
+        for name in self.app.processes:
+            assert f"2 copies in sync, min.insync.replicas is {BROKERS}; brokers that are missing: 3" in self.app.log(name)
+        for topic in outputs:
+            alter(self.broker, topic, "min.insync.replicas", str(BROKERS - 1))
 
     def _cut(self) -> None:
         """The instances reach the brokers through proxies; one of these forwards nothing for a while."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions
 from sqlalchemy import select
@@ -25,7 +26,7 @@ from penstock.runtime.model.states import TaskKind
 from penstock.sensors.alerts import open_alerts
 from penstock.sensors.event_cursor import Cursor
 from tests.dagster.telling import Project
-from tests.support import wait_until
+from tests.support import unique, wait_until
 
 
 @pytest.fixture
@@ -98,6 +99,18 @@ def test_what_the_brokers_know_is_in_the_checks_and_an_alert_is_shown_until_it_i
     assert found["offset_expiry"].passed and found["dead_letter_growth"].passed
     table = found["consumer_lag"].metadata["2 looked at"]
     assert isinstance(table, dg.TableMetadataValue) and [record.data["task"] for record in table.records] == ["1_0"]
+
+    assert found["hanging_transactions"].passed
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": unique("open")})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(f"{application.id}-in", b"{}", partition=0)
+    producer.flush(20)
+    opened = evaluate(dagster)["hanging_transactions"]
+    table = opened.metadata["2 looked at"]
+    assert isinstance(table, dg.TableMetadataValue) and f"{application.id}-in" in [record.data["topic"] for record in table.records]
+    assert opened.passed, "it may still end in time"
+    producer.abort_transaction(20)
 
     with running.control_plane.writing() as session:
         events, _ = Cursor().read(session, application.id, incidents.GLOBAL_KINDS)

@@ -297,6 +297,21 @@ def test_a_leader_that_died_before_it_wrote_anything_is_stood_in_for_too() -> No
     assert deputy.running == {str(task) for task in TASKS}
 
 
+def test_a_worker_that_joins_again_does_not_stand_in_for_its_predecessor() -> None:
+    """The group has elected a leader before it admitted this worker: the two would fence each other."""
+    world = World()
+    dead, elected, other = (Worker(world, name, 1) for name in NAMES)
+    settle(dead, elected, other)
+    assert dead.leads
+    world.group.remove(dead.member_id)
+    again, written = Worker(world, NAMES[0], 2), world.assignments
+    again.announce(dead)
+    settle(again)
+    assert world.assignments == written
+    settle(elected, other, again)
+    assert elected.leads and elected.running | other.running | again.running == {str(task) for task in TASKS}
+
+
 def test_a_deputy_cannot_write_when_the_group_has_chosen_a_leader() -> None:
     """Its guard is of the generation before, also if it has not heard of the new one."""
     world = World()

@@ -1,9 +1,9 @@
 """Distribution of the slow tests over three processes (scripts/slow-tests).
 
 Three on two cores: most of their time is waiting. Tests of one file stay together, in their order: they share fixtures. The files in
-`HEAVY` are one unit, so Spark, PostgreSQL and the browser never run at the same time; so is `tests/differential`, which shares one JVM.
-The units in `LONG` come first, the others by number of tests: a process that becomes free takes the next, so all end at about the same
-time.
+`HEAVY` are one unit, so Spark, PostgreSQL, the browser and three brokers never run at the same time; so is `tests/differential`, which
+shares one JVM. The units in `LONG` come first, the others by number of tests: a process that becomes free takes the next, so all end at
+about the same time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ HEAVY = {
         "tables",
         "tutorial",
     )
-}
-"""Files that need Spark, PostgreSQL or a browser."""
+} | {"tests/chaos/test_cluster.py"}
+"""Files that need Spark, PostgreSQL, a browser or three brokers."""
 LONG = (
     "heavy",
     "tests/broker/test_group_life.py",

@@ -105,6 +105,39 @@ def test_a_copy_of_a_global_store_is_a_row_and_without_a_checkpoint_its_whole_to
     assert checks.standbys(known(*copies, saved=(saved,))).rows == () and checks.lag(known(*copies)).rows == ()
 
 
+def test_a_transaction_that_stays_open_is_found_and_named_with_the_commands_of_the_tool(tmp_path: Path) -> None:
+    """Looks come each minute. Another transaction at another offset is another one; one that ends in time is none."""
+    control_plane, application = ControlPlane(f"sqlite:///{tmp_path}/c.db"), replace(A, config={"bootstrap.servers": "k:9092"})
+    with control_plane.writing() as session:
+        session.add(instance())
+
+    def look(minutes: int, opened: dict[TopicPartition, int]) -> tuple[CheckResult, Report]:
+        at = NOW + timedelta(minutes=minutes)
+        seen = replace(facts(application, control_plane, at, brokers=False), broker=BrokerFacts(open_transactions=opened))
+        results = results_of(seen)
+        found = report(seen, results)
+        remember(control_plane, application, results, at, found.samples)
+        (result,) = (each for each in results if each.name == checks.TRANSACTIONS)
+        return result, found
+
+    assert [look(minute, {LOG: 7 + minute})[0].passed for minute in range(3)] == [True, True, True]
+    assert look(3, {LOG: 9})[0].passed
+    result, found = look(4, {LOG: 9})
+    assert result.severity is Severity.ERROR and result.numbers == {"hanging_transactions": 1}
+    assert result.texts == [
+        "a: a transaction in a-counts-changelog-0 has been open for 120 s (transaction.timeout.ms: 10 s); nothing behind offset 9 is read. "
+        "See whether it hangs: `kafka-transactions --bootstrap-server k:9092 find-hanging --topic a-counts-changelog --partition 0`. "
+        "If it is listed, abort it: `kafka-transactions --bootstrap-server k:9092 abort --topic a-counts-changelog --partition 0 "
+        "--start-offset 9` (first read `penstock docs recovery`, 'Hanging transactions')"
+    ]
+    assert "a transaction hangs in a-counts-changelog-0 at offset 9" in found.sentence
+    with control_plane.reading() as session:
+        assert [alert.resolved_at for alert in session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION"))] == [None]
+    assert look(5, {})[0].passed
+    with control_plane.reading() as session:
+        assert session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION")).one().resolved_at is not None
+
+
 def test_without_a_broker_no_debt_is_reported() -> None:
     result = checks.freshness(known(task(), saved=(checkpoint(40),)))
     assert (result.rows[0].cells["restore_debt"], result.severity) == (None, Severity.INFO)

@@ -32,6 +32,16 @@ def test_a_member_that_rejoined_between_polls_is_a_member_after_join(membership:
     consumer.close()
 
 
+def test_a_member_that_was_dropped_before_it_announced_itself_has_lost_nothing(membership: Membership) -> None:
+    """It would begin another incarnation, and its first one would have to be fenced."""
+    consumer = Consumer({"group.id": "other", "bootstrap.servers": "127.0.0.1:1"})
+    membership._on_lost(consumer, [])
+    membership._assigned(consumer, [])
+    membership.begin()
+    assert (membership.lost, membership.joined) == (False, True)
+    consumer.close()
+
+
 def test_a_transaction_has_no_guard_before_tasks_are_granted_and_after_the_membership_has_changed(membership: Membership) -> None:
     with pytest.raises(TaskMigratedError, match=r"was member \(none\)"):
         membership.guard()

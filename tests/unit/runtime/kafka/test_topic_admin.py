@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -94,12 +95,18 @@ def test_offsets_of_a_partition_without_a_leader_are_requested_again(
         admin.end_offsets([partition])
 
 
-def test_an_offset_without_an_answer_is_no_offset(asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_without_an_answer_is_requested_again_by_a_new_client(
+    asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """librdkafka reports no error if the leader of one of the partitions does not answer in time: a restore would end there."""
-    admin = asked()
+    admin, partition = asked(), TopicPartition("changelog", 0)
     monkeypatch.setattr(admin, "_client", Leaders(offset=OFFSET_INVALID))
-    with pytest.raises(BrokerUnavailableError, match="list offsets of changelog-0: its leader has not answered"):
-        admin.end_offsets([TopicPartition("changelog", 0)])
+    monkeypatch.setattr(topics, "admin_client", lambda config: Leaders())
+    assert admin.end_offsets([partition]) == {partition: 7}
+    monkeypatch.setattr(topics, "ANSWER_SECONDS", -1.0)
+    monkeypatch.setattr(admin, "_client", Leaders(offset=OFFSET_INVALID))
+    with pytest.raises(BrokerUnavailableError, match="no answer within 0 s"):
+        admin.end_offsets([partition])
 
 
 def test_requests_are_sent_again_after_the_only_broker_was_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,19 +128,120 @@ def test_requests_are_sent_again_after_the_only_broker_was_fenced(monkeypatch: p
         wait_until(answered, 30, "an answer")
 
 
-class Answering:
-    """An admin client whose brokers answer."""
+class Silent:
+    """An admin client whose brokers do not answer until `answer` has a result. It keeps the time-outs of its requests."""
 
-    def list_topics(self, timeout: float) -> None:
-        pass
+    def __init__(self, answer: Future[object]) -> None:
+        self.answer = answer
+        self.time_outs: list[float] = []
+
+    def list_offsets(self, partitions: dict[ClientPartition, object], request_timeout: float, **_: object) -> object:
+        self.time_outs.append(request_timeout)
+        return dict.fromkeys(partitions, self.answer)
 
 
-def test_a_replaced_client_is_kept_since_other_threads_may_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_attempt_at_a_request_has_twice_the_time_and_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client waits for the broker that it knows, though another has taken over: this took 30 s."""
+    timed_out: Future[object] = Future()
+    timed_out.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    clients = [Silent(timed_out) for _ in range(3)]
+    made = iter([*clients, Leaders()])
+    monkeypatch.setattr(topics, "admin_client", lambda config: next(made))
+    monkeypatch.setattr(topics, "_LOADING_SECONDS", 0.0)
+    admin, partition = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": "127.0.0.1:1"})), TopicPartition("in", 0)
+    assert admin.end_offsets([partition]) == {partition: 7}
+    assert [client.time_outs for client in clients] == [[1.0], [2.0], [4.0]]
+
+
+def test_a_client_is_kept_while_another_thread_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a client is an error of its requests, which ends the instance. Threads that waited for the same one replace it once."""
-    monkeypatch.setattr(topics, "admin_client", lambda config: Answering())
+    answer: Future[object] = Future()
+    made: list[object] = [Leaders(), Silent(answer)]
+    monkeypatch.setattr(topics, "admin_client", lambda config: made.pop())
     admin = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": "127.0.0.1:1"}))
     first = weakref.ref(admin._client)
-    admin._renew_client()
-    second = admin._client
-    admin._renew_client()
-    assert first() is not None and admin._client is second
+    waits = Thread(target=admin.end_offsets, args=[[TopicPartition("in", 0)]])
+    waits.start()
+    wait_until(lambda: vars(admin._client)["time_outs"] != [], what="the request")
+    for _ in range(2):
+        waited_for = first()
+        assert waited_for is not None
+        admin._replace(waited_for)
+    del waited_for
+    assert first() is not None and made == []
+    answer.set_result(SimpleNamespace(offset=7))
+    waits.join()
+    assert first() is None
+
+
+class Deleting:
+    """An admin client whose brokers answer a request to delete records when the test sets the result of `answer`."""
+
+    def __init__(self) -> None:
+        self.answer: Future[object] = Future()
+
+    def delete_records(self, partitions: list[ClientPartition], **_: object) -> object:
+        return dict.fromkeys(partitions, self.answer)
+
+
+def test_a_purge_is_not_waited_for_and_its_error_is_raised_by_the_next(
+    asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made by the worker's thread, which processes nothing while it waits."""
+    made: list[Deleting] = []
+
+    def make(config: StreamsConfig) -> Deleting:
+        made.append(Deleting())
+        return made[-1]
+
+    monkeypatch.setattr(topics, "admin_client", make)
+    admin, before = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": "127.0.0.1:1"})), {TopicPartition("in", 0): 7}
+    made.clear()
+    admin.begin_deleting_records(before)
+    admin.begin_deleting_records(before)
+    (first,) = made
+    first.answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    with pytest.raises(StreamsError, match="delete records of in-0: TOPIC_AUTHORIZATION_FAILED"):
+        admin.begin_deleting_records(before)
+    assert len(made) == 2
+
+
+def _partition(number: int, replicas: tuple[int, ...], in_sync: tuple[int, ...], leader: int | None = 1) -> SimpleNamespace:
+    nodes = {broker: SimpleNamespace(id=broker) for broker in replicas}
+    of = [nodes[broker] for broker in in_sync]
+    return SimpleNamespace(id=number, leader=None if leader is None else nodes[leader], isr=of, replicas=[*nodes.values()])
+
+
+class Short:
+    """An admin client of a cluster that lacks brokers: one partition has too few copies in sync, one has no leader, one has enough."""
+
+    def __init__(self, allowed: bool) -> None:
+        self.allowed = allowed
+
+    def describe_topics(self, topics: object, **_: object) -> object:
+        parts = [_partition(0, (1, 2, 3), (1,)), _partition(1, (1, 2, 3), (3,), None), _partition(2, (1, 2, 3), (1, 2))]
+        answer: Future[object] = Future()
+        answer.set_result(SimpleNamespace(topic_id="id", partitions=parts))
+        return {"out": answer}
+
+    def describe_configs(self, resources: list[object], **_: object) -> object:
+        answer: Future[object] = Future()
+        if self.allowed:
+            answer.set_result({"min.insync.replicas": SimpleNamespace(name="min.insync.replicas", value="2")})
+        else:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return dict.fromkeys(resources, answer)
+
+
+def test_partitions_that_take_no_records_are_found_with_the_brokers_that_are_missing(
+    asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the right to read a topic's configuration, which writing to it does not need, only those without a leader."""
+    admin = asked()
+    monkeypatch.setattr(admin, "_client", Short(allowed=True))
+    assert [str(short) for short in admin.shortages(["out"])] == [
+        "out-0 (1 copies in sync, min.insync.replicas is 2; brokers that are missing: 2, 3)",
+        "out-1 (no leader; brokers that are missing: 1, 2, 3)",
+    ]
+    monkeypatch.setattr(admin, "_client", Short(allowed=False))
+    assert [short.partition for short in admin.shortages(["out"])] == [1]
