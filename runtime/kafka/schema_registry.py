@@ -73,9 +73,9 @@ def avro(
         return cast(_Function, AvroSerializer(client, schema, conf=config))
 
     def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
-        from confluent_kafka.schema_registry.avro import AvroDeserializer
+        from penstock.runtime.kafka.avro_reader import AvroReader  # imports fastavro
 
-        return cast(_Function, AvroDeserializer(client, schema, conf=config))
+        return cast(_Function, AvroReader(client, schema, conf=config).read)
 
     known = None if schema is None else RegistrySchema("AVRO", schema)
     return _RegistrySerde("avro", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)

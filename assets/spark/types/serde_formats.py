@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from io import BytesIO
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from penstock.assets.spark.types.avro import as_json_schema
 from penstock.assets.spark.types.json_schema import Schema, shape_of
 from penstock.assets.spark.types.shapes import TEXT, Shape, Text, json_reader
 from penstock.runtime.serdes import primitive
+from penstock.runtime.serdes.avro_defaults import parse, resolved
 from penstock.runtime.serdes.columns import BYTE, INT64, leading, trailing, without_first, without_last
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP
 from penstock.runtime.serdes.serde import RegistrySchema
@@ -337,7 +338,7 @@ def _avro_format(registry: RegistrySchema) -> Format:
     from fastavro import schemaless_reader  # executors need it only for stores of this format
     from fastavro.read import SchemaResolutionError
 
-    reader = _avro_schema(registry.text)
+    reader, resolves = _avro_schema(registry.text)
     shape, _ = shape_of(as_json_schema(reader), Text(object))
     writers: dict[int, _AvroSchema] = {}
 
@@ -345,7 +346,7 @@ def _avro_format(registry: RegistrySchema) -> Format:
         if number not in writers:
             if number not in registry.writers:
                 raise ValueError(f"it was written with the schema of id {number}, which is not recorded here: {_recorded(registry)}")
-            writers[number] = _avro_schema(registry.writers[number])
+            writers[number], _ = _avro_schema(registry.writers[number])
         return writers[number]
 
     def one(value: bytes) -> object:
@@ -362,7 +363,7 @@ def _avro_format(registry: RegistrySchema) -> Format:
                 raise ValueError(f"it was written with the schema of id {number}, which does not fit the program's: {error}") from error
         if source.read(1):
             raise ValueError("bytes are left behind the value")
-        return msgspec.convert(found, shape.python, builtin_types=_OF_AVRO)
+        return msgspec.convert(resolved(found) if resolves else found, shape.python, builtin_types=_OF_AVRO)
 
     def read(data: pa.BinaryArray) -> pa.Array:
         _without_id(data)
@@ -380,11 +381,12 @@ def _avro_json(text: str) -> _AvroSchema:
     return found if isinstance(found, dict | list) else {"type": found}
 
 
-def _avro_schema(text: str) -> _AvroSchema:
-    from fastavro.schema import SchemaParseException, parse_schema
+def _avro_schema(text: str) -> tuple[_AvroSchema, bool]:
+    """Return a parsed schema, and True if values that are read with it must pass `resolved`."""
+    from fastavro.schema import SchemaParseException
 
     try:
-        return cast("_AvroSchema", parse_schema(_avro_json(text)))
+        return parse(_avro_json(text))
     except SchemaParseException as error:
         raise ValueError(f"an Avro schema cannot be read: {error}") from error
 

@@ -511,6 +511,17 @@ def test_avro_of_another_version_is_resolved_by_the_id_in_the_bytes(one: list[st
     assert [read(row or b"") for row in rows] == [way, way] == column(of_serde(program), rows)
 
 
+def test_avro_of_an_older_version_has_the_values_of_defaults() -> None:
+    registry, old = f"mock://{uuid.uuid4()}", '{"type": "record", "name": "Row", "fields": [{"name": "n", "type": "int"}]}'
+    new = """{"type": "record", "name": "Row", "fields": [{"name": "n", "type": "int"},
+      {"name": "raw", "type": "bytes", "default": "abcd"}, {"name": "tags", "type": {"type": "array", "items": "bytes"}, "default": ["a"]},
+      {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 20000}]}"""
+    row = serdes.avro(registry, old).serializer("topic")({"n": 1})
+    program = serdes.avro(registry, new)
+    wanted = {"n": 1, "raw": b"abcd", "tags": [b"a"], "day": date(2024, 10, 4)}
+    assert column(of_serde(program), [row]) == [wanted] == [program.deserializer("topic")(row or b"")]
+
+
 def test_avro_with_an_id_that_is_not_recorded_is_refused_by_its_name() -> None:
     registry = f"mock://{uuid.uuid4()}"
     elsewhere = serdes.avro(registry, in_order("to", "origin")).serializer("other")({"origin": "EWR", "to": "SFO"})

@@ -5,9 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from datetime import time as datetime_time
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, TypedDict
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -39,6 +42,12 @@ class FlightStruct(msgspec.Struct, frozen=True):
 class FlightDict(TypedDict):
     origin: str
     delay: float
+
+
+@dataclass
+class Later:
+    number: int
+    later: bytes
 
 
 def mock() -> str:
@@ -101,6 +110,66 @@ def test_records_of_an_older_schema_are_read_with_the_readers_schema() -> None:
     assert data is not None
     assert serdes.avro(registry, LATER).deserializer("flights")(data) == {"origin": "EWR", "delay": 1.0, "gate": "unknown"}
     assert serdes.avro(registry).deserializer("flights")(data) == {"origin": "EWR", "delay": 1.0}
+
+
+def with_default(kind: object, default: object) -> str:
+    fields = [{"name": "number", "type": "int"}, {"name": "later", "type": kind, "default": default}]
+    return msgspec.json.encode({"type": "record", "name": "Row", "fields": fields}).decode()
+
+
+ROW = '{"type": "record", "name": "Row", "fields": [{"name": "number", "type": "int"}]}'
+DAY = {"type": "int", "logicalType": "date"}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+CENTS = {"type": "fixed", "name": "Cents", "size": 2, "logicalType": "decimal", "precision": 4, "scale": 2}
+INNER = [{"name": "raw", "type": "bytes", "default": "abcd"}, {"name": "day", "type": DAY}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("bytes", "\xffAB\1", b"\xffAB\1"),
+        ({"type": "fixed", "name": "Four", "size": 4}, "abcd", b"abcd"),
+        (DAY, 20_000, date(2024, 10, 4)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1_700_000_000_123, datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)),
+        ({"type": "int", "logicalType": "time-millis"}, 1_000, datetime_time(0, 0, 1)),
+        (PRICE, "\1\0", Decimal("2.56")),
+        (CENTS, "\1\0", Decimal("2.56")),
+        ({"type": "string", "logicalType": "uuid"}, "6d7d5a2e-1111-4222-8333-444455556666", UUID("6d7d5a2e-1111-4222-8333-444455556666")),
+        ("double", 1, 1.0),
+        (["bytes", "null"], "abcd", b"abcd"),
+        (["null", "bytes"], None, None),
+        (["null", DAY], 20_000, date(2024, 10, 4)),
+        ({"type": "record", "name": "Inner", "fields": INNER}, {"day": 1}, {"raw": b"abcd", "day": date(1970, 1, 2)}),
+        ({"type": "array", "items": "bytes"}, ["abcd"], [b"abcd"]),
+        ({"type": "map", "values": PRICE}, {"k": "\1\0"}, {"k": Decimal("2.56")}),
+        ({"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}, "BLUE", "BLUE"),
+    ],
+)
+def test_the_default_of_a_new_field_is_read_as_the_value_that_it_means(kind: object, default: object, value: object) -> None:
+    registry = mock()
+    reader = serdes.avro(registry, with_default(kind, default))
+    data = serdes.avro(registry, ROW).serializer("rows")({"number": 1})
+    assert data is not None
+    read = reader.deserializer("rows")(data)
+    assert read == {"number": 1, "later": value} and type(read["later"]) is type(value)
+    assert reader.deserializer("rows")(reader.serializer("rows")(read) or b"") == read, "written, it is the same value"
+    outer = f'{{"type": "array", "items": {with_default(kind, default)}}}'
+    several = serdes.avro(registry, f'{{"type": "array", "items": {ROW}}}').serializer("several")([{"number": 1}] * 2)
+    assert serdes.avro(registry, outer).deserializer("several")(several or b"") == [read, read]
+
+
+def test_a_default_is_converted_to_the_kind_and_not_read_as_base64() -> None:
+    registry = mock()
+    data = serdes.avro(registry, ROW).serializer("rows")({"number": 1})
+    assert serdes.avro(registry, with_default("bytes", "abcd"), kind=Later).deserializer("rows")(data or b"") == Later(1, b"abcd")
+
+
+def test_records_do_not_share_the_list_of_a_default() -> None:
+    registry = mock()
+    data = serdes.avro(registry, ROW).serializer("rows")({"number": 1})
+    read = serdes.avro(registry, with_default({"type": "array", "items": "long"}, [])).deserializer("rows")
+    read(data or b"")["later"].append(5)
+    assert read(data or b"") == {"number": 1, "later": []}
 
 
 def test_serdes_of_one_registry_in_a_topology_with_a_store() -> None:
