@@ -22,8 +22,9 @@ import msgspec
 
 from penstock.runtime.kafka.unreadable import AvroPlaces, place_in_protobuf
 from penstock.runtime.model.error_details import position, with_place
-from penstock.runtime.model.errors import SchemaRegistryUnavailableError
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StreamsConfigError
 from penstock.runtime.model.extras import require
+from penstock.runtime.model.secrets import redacted
 from penstock.runtime.model.type_variables import T
 from penstock.runtime.serdes.json_types import check_json_type
 from penstock.runtime.serdes.primitive import is_frozen
@@ -394,8 +395,19 @@ def _client(registry: Registry) -> SchemaRegistryClient:
     with _clients_lock:
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = SchemaRegistryClient.new_client(settings)
+            client = _clients[key] = _made(settings)
     return client
+
+
+def _made(settings: dict[str, object]) -> SchemaRegistryClient:
+    """Return a new client. Raises StreamsConfigError, without values that may be secrets, if the settings cannot be used."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    try:
+        return SchemaRegistryClient.new_client(settings)
+    except Exception as error:  # noqa: BLE001 (settings of a wrong type fail in any way)
+        why = redacted(f"{type(error).__name__}: {error}", settings)
+    raise StreamsConfigError(f"the settings of the Schema Registry cannot be used: {why}")  # not from the error, which shows the values
 
 
 def _is_away(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -18,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from penstock import Consumed, Materialized, Produced, StreamsBuilder, serdes
 from penstock.runtime.input.deserialization import Decoder
-from penstock.runtime.model.errors import SchemaRegistryUnavailableError
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StreamsConfigError
 from penstock.runtime.serdes.serde import Serde
 from penstock.testing import TopologyTestDriver
 from tests.support.raw_messages import Raw
@@ -197,6 +198,22 @@ def test_an_unavailable_registry_is_no_error_of_the_record() -> None:
     decoder = Decoder("flights", serdes.STRING, serdes.avro(AWAY))
     with pytest.raises(SchemaRegistryUnavailableError):
         decoder.decode([Raw(0, b"k", b"\x00\x00\x00\x00\x01rest")], -1)
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        "me:s3cr3t@registry",
+        {"url": "registry/?token=s3cr3t"},
+        {"url": "http://registry", "basic.auth.user.info": ["me:s3cr3t"]},
+        {"url": ["me:s3cr3t@registry"]},
+        {"url": "http://registry", "pasword": "s3cr3t"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_without_their_secrets(registry: str | dict[str, object]) -> None:
+    with pytest.raises(StreamsConfigError, match="the settings of the Schema Registry cannot be used: ") as caught:
+        serdes.avro(registry, FLIGHT).serializer("flights")
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_bytes_without_a_schema_are_an_error_of_the_record() -> None:
