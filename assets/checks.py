@@ -112,9 +112,9 @@ def _result(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
         check_name=result.name,
         passed=result.passed,
         severity=dg.AssetCheckSeverity.ERROR if result.severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
-        description=result.summary,
+        description=live_metadata.breakable(result.summary),
         metadata={
-            **({"1 problems": dg.MetadataValue.md(_problems(result))} if result.texts else {}),
+            **({"1 problems": dg.MetadataValue.md(live_metadata.breakable(_problems(result)))} if result.texts else {}),
             "2 looked at": _table(result),
             "3 as of": dg.MetadataValue.timestamp(at),
             **_numbers(result),
@@ -246,8 +246,8 @@ def _not_seen(operations: Operations, application: Application, error: Exception
             check_name=name,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
-            description=found.sentence,
-            metadata={"1 error": alert_check.block(stack), "3 as of": dg.MetadataValue.timestamp(at)},
+            description=live_metadata.breakable(found.sentence),
+            metadata={"1 error": live_metadata.lines(stack), "3 as of": dg.MetadataValue.timestamp(at)},
         )
         for name in (*DESCRIPTIONS, alert_check.NO_OPEN_ALERTS)
     ]

@@ -102,9 +102,9 @@ def instance_metadata(paths: ProjectPaths, started: Started) -> dict[str, dg.Met
         **live_metadata.instance_metadata(figures, tasks, at),
         "pid": dg.MetadataValue.int(started.process.pid),
         "started_by_this_run": dg.MetadataValue.bool(started.started),
-        "log": dg.MetadataValue.path(str(paths.log_path(row.name))),
-        "state_folder": dg.MetadataValue.path(str(paths.state_dir(row.name))),
-        "next_command": dg.MetadataValue.md(f"`penstock status {shlex.quote(row.name)}`"),
+        "log": live_metadata.path(str(paths.log_path(row.name))),
+        "state_folder": live_metadata.path(str(paths.state_dir(row.name))),
+        "next_command": live_metadata.lines(f"penstock status {shlex.quote(row.name)}"),
     }
     if row.metrics_port:
         metadata["metrics"] = dg.MetadataValue.url(f"http://127.0.0.1:{row.metrics_port}/metrics")
@@ -122,7 +122,7 @@ def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
 
 def global_stores_metadata(picture: Picture, instance: str) -> dict[str, dg.MetadataValue]:
     """Return a row per global store and worker of the instance; nothing without global stores."""
-    columns = {"store": "string", "topic": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float"}
+    columns = {"store": "string", "topic": "string", "state": "string", "lag": "int", "checkpoint_s": "float"}
     at_ms = to_ms(now())
     records = [
         dg.TableRecord(
@@ -131,7 +131,7 @@ def global_stores_metadata(picture: Picture, instance: str) -> dict[str, dg.Meta
                 "topic": report.topic,
                 "state": report.state.value,
                 "lag": report.lag,
-                "checkpoint_age_s": None if report.checkpoint_ms is None else round((at_ms - report.checkpoint_ms) / 1000, 1),
+                "checkpoint_s": None if report.checkpoint_ms is None else round((at_ms - report.checkpoint_ms) / 1000, 1),
             }
         )
         for store, of, worker, report in picture.global_stores()

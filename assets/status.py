@@ -53,21 +53,20 @@ def observations(
     each that was ever started. `tasks`: those that each runs."""
     yield dg.AssetObservation(
         status_key(application_id),
-        description=report.sentence,
+        description=live_metadata.breakable(report.sentence),
         metadata={
-            "1 now": dg.MetadataValue.md(report.sentence),
+            "1 now": dg.MetadataValue.md(live_metadata.breakable(report.sentence)),
             "2 instances": _instances(report),
             "3 as of": dg.MetadataValue.timestamp(report.at),
             **live_metadata.numbers(report.total.numbers),
-            "records_per_s_of": dg.MetadataValue.text(report.rates_of),
+            "records_per_s_of": live_metadata.text(report.rates_of),
         },
     )
     for name, figures in report.instances.items():
         if figures.runs or ((everything or report.changed) and figures.state != NEVER_STARTED):
             metadata = live_metadata.instance_metadata(figures, tasks.get(name, ()), report.at)
-            yield dg.AssetObservation(
-                instances_key(application_id), description=f"{name}: {figures.state}", partition=name, metadata=metadata
-            )
+            said = live_metadata.breakable(f"{name}: {figures.state}")
+            yield dg.AssetObservation(instances_key(application_id), description=said, partition=name, metadata=metadata)
 
 
 def _instances(report: Report) -> dg.TableMetadataValue:

@@ -8,6 +8,8 @@ import logging
 import signal
 import sys
 
+from penstock.orchestration import MAY_BREAK
+
 
 def main() -> None:
     """Run the command line."""
@@ -27,7 +29,10 @@ def main() -> None:
         logs.configure(None, output=logs.Output.of(terminal=True, level=logging.WARNING))
     except StreamsConfigError as error:
         sys.exit(f"penstock: {error}")
-    app(prog_name="penstock")
+    arguments = sys.argv[1:]
+    if arguments[:1] != ["query"]:  # the keys of a store may contain any character
+        arguments = [argument.replace(MAY_BREAK, "") for argument in arguments]
+    app(arguments, prog_name="penstock")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
-_COMMENT = 120
+_COMMENT = 240
 """Maximum length of a comment in a form."""
+_LINE = 84
+"""Characters of a line that the form's editor shows in a window of 1440 pixels."""
 
 
 def comments(facts: Iterable[tuple[str, object]]) -> str:
-    """Return a line of comment for each fact that is known."""
-    return "".join(f"# {name}: {_comment(text)}\n" for name, text in facts if text)
+    """Return a comment for each fact that is known; a long one goes on in the next lines, which are indented."""
+    wrapper = textwrap.TextWrapper(_LINE, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
+    return "".join(f"{line}\n" for name, text in facts if text for line in wrapper.wrap(f"{name}: {_comment(text)}"))
 
 
 def _comment(value: object) -> str:
-    """Return a text that stays in the line of its comment, whatever it contains."""
+    """Return a text that stays within its comment, whatever it contains."""
     text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(value))
     return text if len(text) <= _COMMENT else f"{text[: _COMMENT - 1]}…"
 

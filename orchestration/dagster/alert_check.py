@@ -4,7 +4,6 @@ that is opened or resolved. They show the same details as `penstock alerts show`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 from penstock.orchestration.alerts import alert_text, alerts
 from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY, INSTANCE_DIED
 from penstock.orchestration.alerts.launchpad import launchpad_path
+from penstock.orchestration.dagster import live_metadata
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.policies import Severity
@@ -43,9 +43,6 @@ _DECISIONS = {
 }
 """Links that open a form which is filled in. They are longer than a page is wide, and Dagster shows a link of metadata as its address, so
 they are in one Markdown text, with names."""
-_WIDEST = 60
-"""Maximum length of a word that a page's table does not break."""
-_WORD = re.compile(rf"[^\s/?-]{{{_WIDEST + 1},}}")
 
 
 def check_spec(application_id: str) -> dg.AssetCheckSpec:
@@ -62,14 +59,14 @@ def result(operations: Operations, application_id: str) -> dg.AssetCheckResult:
     unresolved = select(Alert).where(Alert.application == application_id, Alert.state != AlertState.RESOLVED.value)
     with operations.control_plane.reading() as session:
         found = list(session.scalars(unresolved.order_by(Alert.id)))
-    failing = [alert for alert in found if Severity(alert.severity) is not Severity.INFO]
+    failing = sorted((alert for alert in found if Severity(alert.severity) is not Severity.INFO), key=_urgency)
     errors = any(Severity(alert.severity) is Severity.ERROR for alert in failing)
     return dg.AssetCheckResult(
         asset_key=instances_key(application_id),
         check_name=NO_OPEN_ALERTS,
         passed=not failing,
         severity=dg.AssetCheckSeverity.ERROR if errors else dg.AssetCheckSeverity.WARN,
-        description="; ".join(alert.title for alert in failing[:5]) or "no alert is open",
+        description=live_metadata.breakable("; ".join(alert.title for alert in failing[:5])) or "no alert is open",
         metadata={**_pages(failing), "8 all alerts": _table(found[-_ROWS:]), "open_alerts": dg.MetadataValue.int(len(failing))},
     )
 
@@ -97,18 +94,20 @@ def observation(operations: Operations, alert: Alert) -> dg.AssetObservation:
     partition = alert.instance if alert.instance in operations.applications.instances else None
     description = f"alert {alert.id} {alert.state}: {alert.title}" + (f" ({alert.resolution})" if alert.resolution else "")
     return dg.AssetObservation(
-        asset_key=instances_key(alert.application), partition=partition, description=description, metadata=metadata(alert)
+        asset_key=instances_key(alert.application),
+        partition=partition,
+        description=live_metadata.breakable(description),
+        metadata=metadata(alert),
     )
 
 
 def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     """Return what an operator needs, in the order in which it is needed (`alert_text.sections`), and a link for each decision."""
     shown: dict[str, dg.MetadataValue] = {}
-    kept = (alert.subject, str(alert.detail.get("topic", "")), str(alert.detail.get("log", "")))
     for name, value in alert_text.sections(alert).items():
-        shown[name] = block(value) if name in _LONG else dg.MetadataValue.text(_narrow(value.replace("\n", " · "), kept))
+        shown[name] = live_metadata.lines(value) if name in _LONG else live_metadata.text(value.replace("\n", " · "))
     if alert.state == AlertState.RESOLVED.value:  # the page of the instance keeps it until the next alert
-        shown["1 what"] = dg.MetadataValue.text(_narrow(f"resolved: {alert.title}", kept))
+        shown["1 what"] = live_metadata.text(f"resolved: {alert.title}")
     found = links(alert)
     # One name in all states: Dagster shows the newest entry of each name, so links would outlive their alert under a name of their own.
     name = f"{_REPAIR}.1 decisions"
@@ -119,22 +118,6 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     if "instance" in found:
         shown[f"{_REPAIR}.2 instance"] = dg.MetadataValue.url(found["instance"])
     return dict(sorted(shown.items()))
-
-
-def _narrow(value: str, kept: Sequence[str]) -> str:
-    """Cut words that would widen the page of an instance beyond the window, for example a long key, except those of `kept`."""
-
-    def shown(found: re.Match[str]) -> str:
-        word = found[0]
-        return word if any(each and (each in word or word in each) for each in kept) else f"{word[: _WIDEST - 1]}…"
-
-    return _WORD.sub(shown, value)
-
-
-def block(value: str) -> dg.MetadataValue:
-    """Return a text of several lines, with the fence that none of them can close."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", value)), default=0))
-    return dg.MetadataValue.md(f"{fence}\n{value}\n{fence}")
 
 
 def links(alert: Alert) -> dict[str, str]:
@@ -199,8 +182,12 @@ def _pages(failing: Sequence[Alert]) -> dict[str, dg.MetadataValue]:
     """Return the details of the newest alert of the highest severity; the others are in the table."""
     if not failing:
         return {}
-    worst = max(failing, key=lambda alert: (Severity(alert.severity).rank, alert.id))
-    return dict(metadata(worst))
+    return dict(metadata(min(failing, key=_urgency)))
+
+
+def _urgency(alert: Alert) -> tuple[int, int]:
+    """Return a key that sorts the most severe alert first, of several the newest."""
+    return -Severity(alert.severity).rank, -alert.id
 
 
 def _table(found: Sequence[Alert]) -> dg.TableMetadataValue:
@@ -216,6 +203,6 @@ def _table(found: Sequence[Alert]) -> dg.TableMetadataValue:
                 "next": alert_text.next_commands(alert)[0],
             }
         )
-        for alert in sorted(found, key=lambda alert: (-Severity(alert.severity).rank, -alert.id))
+        for alert in sorted(found, key=_urgency)
     ]
-    return dg.MetadataValue.table(records=records, schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]))
+    return live_metadata.table(columns, records)

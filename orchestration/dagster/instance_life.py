@@ -16,6 +16,7 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.orchestration.alerts.incidents import INSTANCE_DIED
+from penstock.orchestration.dagster import live_metadata
 from penstock.orchestration.dagster.live_metadata import instance_metadata
 from penstock.orchestration.dagster.names import RUNNING, instances_key
 from penstock.orchestration.database.models import Alert, Instance, to_ms
@@ -109,17 +110,17 @@ def _is_reported(dagster: dg.DagsterInstance, application: Application, row: Ins
 
 def _start(application: Application, row: Instance) -> dg.AssetMaterialization:
     metadata: dict[str, dg.MetadataValue] = {
-        "state": dg.MetadataValue.text(str(row.state)),
+        "state": live_metadata.text(str(row.state)),
         "pid": dg.MetadataValue.int(row.pid or 0),
-        "host": dg.MetadataValue.text(row.host or "unknown"),
+        "host": live_metadata.text(row.host or "unknown"),
         "started_by_this_run": dg.MetadataValue.bool(False),
-        "next_command": dg.MetadataValue.md(f"`penstock status {shlex.quote(row.name)}`"),
+        "next_command": live_metadata.lines(f"penstock status {shlex.quote(row.name)}"),
     }
     if row.log_path:
-        metadata["log"] = dg.MetadataValue.path(row.log_path)
+        metadata["log"] = live_metadata.path(row.log_path)
     return dg.AssetMaterialization(
         instances_key(application.id),
-        description=f"{row.name} runs as process {row.pid}; it was not started by a run of Dagster",
+        description=live_metadata.breakable(f"{row.name} runs as process {row.pid}; it was not started by a run of Dagster"),
         partition=row.name,
         metadata=metadata,
         tags={"dagster/data_version": RUNNING.value},
@@ -127,7 +128,7 @@ def _start(application: Application, row: Instance) -> dg.AssetMaterialization:
 
 
 def _end(operations: Operations, application: Application, row: Instance, at: datetime) -> dg.AssetObservation:
-    text = _how(operations, application, row)
+    text = live_metadata.breakable(_how(operations, application, row))
     metadata = {
         **instance_metadata(not_running(DOES_NOT_RUN if row.wanted else STOPPED), (), at),
         "wanted": dg.MetadataValue.bool(row.wanted),

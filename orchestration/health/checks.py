@@ -287,6 +287,15 @@ def lag(known: Known) -> CheckResult:
     return CheckResult(LAG, known.application.id, rows, numbers, tuple(problems), alert="LAG")
 
 
+def measured_lag(task: Task, broker: BrokerFacts) -> int | None:
+    """Return the lag of a task. While it is paused it reports nothing, and the records behind the one in the way are more each minute: then
+    it is that of their partition as the broker knows it."""
+    if task.state != TaskState.PAUSED.value or task.paused_topic is None or task.paused_partition is None or task.paused_offset is None:
+        return task.lag
+    end = broker.ends.get(TopicPartition(task.paused_topic, task.paused_partition), 0)
+    return max(task.lag or 0, end - task.paused_offset)
+
+
 def total_lag(known: Known) -> int:
     """Return the records between the committed offsets and the ends, without those of paused tasks; as reported by the instances if no
     broker answers."""

@@ -55,7 +55,10 @@ def facts(application: Application, control_plane: ControlPlane, at: datetime, *
         return known
     logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
     logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
-    return replace(known, broker=ask_broker(application, logs, known.global_topics))
+    broker = ask_broker(application, logs, known.global_topics)
+    for task in known.tasks:
+        task.lag = checks.measured_lag(task, broker)  # of these facts; the session is closed, so it is not written
+    return replace(known, broker=broker)
 
 
 def results_of(known: Known, unknown: str = "") -> list[CheckResult]:

@@ -29,14 +29,16 @@ READ, WRITTEN, SENTENCE = "read", "written", "sentence"
 """Kinds of samples that are compared with those of the next look: the sum of a task's committed offsets and the number of records that a
 worker has written, from which rates are computed, and the checksum of the sentence and of the instances' states."""
 _SHOWN = 3
-DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN = "does not run", "stopped", "never started", "unknown"
-_NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN)
+DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN, SILENT = "does not run", "stopped", "never started", "unknown", "silent"
+"""States of instances that are not the engine's. `SILENT`: it is to run, its last report is old, and nothing says that its process has
+ended: after an outage of the brokers an instance may take a minute until it reports again."""
+_NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN, SILENT)
 _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of an instance, or of all of them together. None: unknown, as all of them are if the state is `UNKNOWN`.
+    """Figures of an instance, or of all of them together. None: unknown, as all of them are if the state is `UNKNOWN` or `SILENT`.
 
     `tasks`: by kind, those that it runs now. `lag`: records that wait, and `lag_per_minute` their trend. `restore_debt`: records that
     would have to be restored if its machine were lost now. `in_per_s`, `out_per_s`: records read from source and repartition
@@ -61,7 +63,7 @@ class Figures:
 
     @property
     def known(self) -> bool:
-        return self.state != UNKNOWN
+        return self.state not in (UNKNOWN, SILENT)
 
     @property
     def numbers(self) -> dict[str, int | float | None]:
@@ -157,11 +159,13 @@ def _state(known: Known, row: Instance | None, dead: bool, unknown: str) -> str:
         return UNKNOWN
     if not ended and known.lives(row.name):
         return row.state or UNKNOWN
-    return DOES_NOT_RUN if row.wanted else STOPPED
+    if not row.wanted:
+        return STOPPED
+    return DOES_NOT_RUN if ended or row.heartbeat_at is None else SILENT
 
 
 def _figures(known: Known, checked: Mapping[str, CheckResult], name: str, state: str) -> Figures:
-    if state == UNKNOWN:
+    if state in (UNKNOWN, SILENT):
         return Figures(state, {})
     if state in _NOT_RUNNING:
         return not_running(state)
@@ -237,7 +241,11 @@ def _said(known: Known, results: Sequence[CheckResult], states: Mapping[str, str
     if down := [name for name, state in states.items() if state == DOES_NOT_RUN]:
         verb = "is to run and does" if len(down) == 1 else "are to run and do"
         yield f"{', '.join(down[:_SHOWN])}{_more(down)} {verb} not"
-    if failing := [result.name for result in results if result.severity is not Severity.INFO and not (down and result.name == LIVENESS)]:
+    if silent := [name for name, state in states.items() if state == SILENT]:
+        last = {name: known.instances[name].heartbeat_at or known.at for name in silent[:_SHOWN]}
+        yield ", ".join(f"{name} has reported nothing since {_time(known, at)}" for name, at in last.items()) + _more(silent)
+    said = [LIVENESS] if down or silent else []
+    if failing := [result.name for result in results if result.severity is not Severity.INFO and result.name not in said]:
         yield f"{'check' if len(failing) == 1 else 'checks'} {', '.join(failing)} {'fails' if len(failing) == 1 else 'fail'}"
     changing = [f"{name} is {state}" for name, state in states.items() if state in (State.REBALANCING.value, State.CREATED.value)]
     if changing:
@@ -263,10 +271,13 @@ def _open(known: Known, states: Mapping[str, str]) -> Iterator[Task]:
 
 def _place(known: Known, task: Task) -> str:
     where = "by hand" if task.paused_topic is None else f"at {task.paused_topic}-{task.paused_partition}@{task.paused_offset}"
-    if task.paused_at is None:
-        return f"{task.task} {where}"
-    day = "" if task.paused_at.date() == known.at.date() else f"{task.paused_at:%Y-%m-%d} "
-    return f"{task.task} {where}, since {day}{task.paused_at:%H:%M} UTC"
+    return f"{task.task} {where}" + (f", since {_time(known, task.paused_at)}" if task.paused_at else "")
+
+
+def _time(known: Known, at: datetime) -> str:
+    """Return a time, with its day if that is not today."""
+    day = "" if at.date() == known.at.date() else f"{at:%Y-%m-%d} "
+    return f"{day}{at:%H:%M} UTC"
 
 
 def _plural(number: int, name: str) -> str:

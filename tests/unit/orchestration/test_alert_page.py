@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from penstock.orchestration.alerts import alert_text, raw_bytes
-from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster import alert_check, live_metadata
 from penstock.orchestration.dagster.jobs import jobs, run_book_job, take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import Alert
@@ -125,14 +125,22 @@ def test_json_lines_of_a_log_are_shown_as_a_person_reads_them() -> None:
 
 
 def test_no_word_widens_the_page_of_an_instance_beyond_the_window() -> None:
-    """Dagster does not break words in its tables. Names that are copied stay whole."""
+    """Dagster does not break words in its tables. Nothing is left out."""
     long_topic = "t" * 200
     found = alert(topic=long_topic, key_base64=raw_bytes.to_base64(b"k" * 500), error=f"KeyError: '{'e' * 500}'", log=f"/{'l' * 99}.log")
+    found.detail["stack"], found.detail["log_end"] = f"  {'s' * 99}", "w" * 99
     found.subject, found.title = f"{long_topic}-0@5", f"task 0_0 is paused at {long_topic}-0@5: KeyError: '{'e' * 300}'"
-    shown = {name: value.value for name, value in alert_check.metadata(found).items() if isinstance(value, dg.TextMetadataValue)}
-    words = {word for text in shown.values() for word in re.split(r"[\s/?-]", text or "")}
-    assert {word for word in words if len(word) > 60} == {long_topic, f"{'l' * 99}.log"}
-    assert f"at {long_topic}-0@5: KeyError: 'eee" in str(shown["1 what"]) and "… (500 bytes)" in str(shown["5 bytes"])
+    texts = dg.TextMetadataValue, dg.MarkdownMetadataValue
+    shown = {name: str(value.value) for name, value in alert_check.metadata(found).items() if isinstance(value, texts)}
+    del shown["6.1 decisions"]  # names of links
+    assert [word for text in shown.values() for word in re.split(r"[\s/?-]|\u200b", text) if len(word) > 30] == []
+    whole = {name: text.replace("\u200b", "") for name, text in shown.items()}
+    assert f"at {long_topic}-0@5: KeyError: 'eee" in whole["1 what"] and "… (500 bytes)" in whole["5 bytes"]
+    assert f"--record {long_topic}-0@5" in whole["6 repair"] and f"/{'l' * 99}.log" in whole["7 what else"]
+    assert "` \u200b\xa0\xa0sss" in shown["4.1 stack"], "indentation stays"
+    assert live_metadata.lines("penstock status a").value == "` penstock status a `", (
+        "a command begins with no mark: a shell would not find it"
+    )
 
 
 def test_the_newest_entry_of_a_resolved_alert_says_so_first() -> None:
@@ -188,6 +196,8 @@ def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_chan
         assert config == {"ops": {"skip": {"config": expected}}}
         assert dg.validate_run_config(run_book_job(SkipRecordInputs), config)
     comments = [line for line in form(links["repair"]).splitlines() if line.startswith("#")]
+    assert max(map(len, comments)) <= 84, "the form's editor shows as many characters in a window of 1440 pixels"
+    comments = [line for line in comments if not line.startswith("#  ")]
     beginnings = [comment.removeprefix("# ").split(":")[0] for comment in comments]
     steps = [f"step {step.name}" for step in SkipRecordInputs.BOOK.STEPS]
     assert beginnings == ["alert", "task", "error", "first bytes of the key", "first bytes of the value", *steps]
@@ -196,8 +206,9 @@ def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_chan
 def test_what_a_record_contains_stays_in_its_block() -> None:
     shown = alert_check.metadata(alert(stack=HOSTILE))["4.1 stack"]
     assert isinstance(shown, dg.MarkdownMetadataValue) and shown.value is not None
-    fence = shown.value.splitlines()[0]
-    assert len(fence) > 3 and shown.value.count(fence) == 2, "longer than any run of backticks within it"
+    lines = re.split("\r\n?|\n", shown.value)  # as Markdown counts them
+    assert all(re.fullmatch("```` .+ ````(  )?", line) and line.count("````") == 2 for line in lines), "each is code: none ends within it"
+    assert len(lines) == len(re.findall(r"[^\r\n]+", HOSTILE))
 
 
 def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> None:

@@ -273,12 +273,12 @@ def test_no_instance_is_silent_because_no_broker_answers(control_plane: ControlP
             return found.sentence, alive.texts, [alert.title for alert in session.scalars(select(Alert).where(Alert.state == "OPEN"))]
 
     before = ["a-2: wanted, and silent for 200 s"]
-    assert look(0) == ("a-2 is to run and does not", before, before)
+    assert look(0) == ("a-2 has reported nothing since 11:56 UTC", before, before)
     away = "cannot be known: no broker answers; as last known: check instances_alive fails"
     for minute in (1, 10, 60):
         assert look(60 * minute, "no broker answers") == (away, ["a-2: wanted, and silent for 199 s"], before)
     back = ["a-2: wanted, and silent for 3810 s"]
-    assert look(3_610) == ("a-2 is to run and does not", back, back), "a-1 has had no time to report"
+    assert look(3_610) == ("a-2 has reported nothing since 11:56 UTC", back, back), "a-1 has had no time to report"
     both = ["a-1: wanted, and silent for 130 s; a-2: wanted, and silent for 3930 s"]
     assert look(3_730)[1:] == (both[0].split("; "), both)
 
@@ -314,7 +314,8 @@ def test_a_report_begins_with_the_paused_task_and_has_all_instances() -> None:
     ("rows", "dead", "sentence"),
     [
         ((), frozenset(), "nothing runs yet"),
-        ((instance(silent_s=31),), frozenset(), "a-1 is to run and does not"),
+        ((instance(silent_s=31),), frozenset(), "a-1 has reported nothing since 11:59 UTC"),
+        ((instance(silent_s=31),), frozenset({"a-1"}), "a-1 is to run and does not"),
         ((instance(),), frozenset({"a-1"}), "a-1 is to run and does not"),
         ((instance(),), frozenset(), "1 task runs on 1 instance, nothing is wrong"),
     ],
@@ -322,7 +323,31 @@ def test_a_report_begins_with_the_paused_task_and_has_all_instances() -> None:
 def test_the_sentence_says_what_runs_and_what_does_not(rows: tuple[Instance, ...], dead: frozenset[str], sentence: str) -> None:
     found = reported(Known(A, NOW, {row.name: row for row in rows}, (task(),), {}), dead=dead)
     assert found.sentence == sentence
-    assert {figures.state for figures in found.instances.values()} - {"RUNNING", "does not run"} == {"never started"}
+    assert {figures.state for figures in found.instances.values()} - {"RUNNING", "does not run", "silent"} == {"never started"}
+
+
+def test_records_behind_a_pause_are_its_tasks_lag_and_no_lag_of_the_application(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused task reports nothing: one of two was shown with the lag of the moment at which it paused, in a table below the right sum."""
+    with control_plane.writing() as session:
+        session.add_all([instance(), paused("0_4", 15535), task("0_0", lag=3)])
+    ends = {TopicPartition("flights", 4): 15535 + 700, TopicPartition("flights", 0): 13}
+    committed = {TopicPartition("flights", 4): 15535, TopicPartition("flights", 0): 10}
+    monkeypatch.setattr("penstock.orchestration.health.examination.ask_broker", lambda *_: BrokerFacts(committed, ends=ends))
+    there = facts(A, control_plane, NOW, brokers=True)
+    found = reported(there)
+    assert (found.instances["a-1"].lag, found.total.lag) == (703, 703)
+    assert checks.total_lag(there) == 3, "limits are about what no alert covers"
+    assert {row.task: row.lag for row in there.tasks} == {"0_0": 3, "0_4": 700}
+    assert facts(A, control_plane, NOW, brokers=False).tasks[1].lag == 9, "what was reported stays"
+
+
+def test_an_instance_that_was_not_heard_since_an_outage_is_not_said_to_be_down_and_its_pause_is_not_forgotten() -> None:
+    """The outage was between two looks, or longer than the session, so the instance joins again before it reports. Its process lives."""
+    found = reported(Known(A, NOW, {"a-1": instance(silent_s=50)}, (paused("0_4", 7),), {}))
+    assert found.sentence == "1 task is paused: 0_4 at flights-4@7, since 11:31 UTC; a-1 has reported nothing since 11:59 UTC"
+    assert (found.instances["a-1"].state, found.instances["a-1"].lag) == ("silent", None), "what it does is not known"
 
 
 def test_nothing_is_reported_as_known_while_no_broker_answers() -> None:

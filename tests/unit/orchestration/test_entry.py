@@ -45,6 +45,13 @@ def test_the_version_is_the_installed_packages() -> None:
     assert (result.exit_code, result.output) == (0, f"penstock {installed}\n")
 
 
+def test_a_name_that_is_copied_from_a_page_of_dagster_may_have_marks_where_it_may_be_broken() -> None:
+    """The pages of Dagster break long names; who pastes one does not see the marks."""
+    command = [sys.executable, "-m", "penstock.orchestration", "run-\u200bbook", "skip-record", "--he\u200blp"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "skip-record" in done.stdout, done.stderr
+
+
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
