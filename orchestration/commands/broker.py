@@ -43,7 +43,7 @@ def start(port: Port = None, brokers: Brokers = None) -> None:
     """Start Kafka on this machine's loopback interface, and return when it answers.
 
     It keeps running when this command, Dagster or the shell ends. Its data is kept for the next start. The first start downloads Kafka's
-    jars (44 MB, once per user). Starting twice does no harm.
+    jars (46 MB, once per user). Starting twice does no harm.
 
     With `--brokers 3` it is a cluster, with data of its own: three copies of each topic, of which two must have a record before it counts
     as written, so that one broker may be away. Each broker is a process with 512 MB, and has a rack of its own (`rack-1` …). `stop` and

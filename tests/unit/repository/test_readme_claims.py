@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from benchmarks import run
@@ -57,6 +58,30 @@ ELSEWHERE = {
     "merge Penstock's definitions into its own": "tests/dagster/test_installed.py",
     "In a project of `dg`, a component does the same": "tests/dagster/test_installed.py",
     "## A topology, without a broker": "tests/cases/test_readme.py",
+    "The engine needs no JVM": "tests/unit/repository/test_packaging.py::test_the_engine_and_the_test_driver_run_on_the_core_alone",
+    "The demo keeps running, with Dagster's UI, until Ctrl-C": "tests/dagster/test_demo.py::test_ctrl_c_in_the_middle_leaves_no_process",
+    "returns at once and processes in the background": "tests/broker/test_broker_not_there_yet.py::"
+    "test_a_start_waits_at_each_of_its_requests_and_continues",
+    "stop the client, skip the record, or pause the record's task": "tests/broker/test_handlers.py",
+    "lists paused tasks and `streams.resume(task_id)` resumes one": "tests/broker/test_pause.py::"
+    "test_resume_without_a_shift_meets_the_record_again",
+    "wanted and running instances, and tasks that no instance runs": "tests/unit/orchestration/test_idle_tasks.py::"
+    "test_the_reason_is_what_the_task_waits_for",
+    "open alerts, each with the next command": "tests/dagster/test_commands.py::"
+    "test_an_alert_is_shown_with_the_bad_record_and_what_to_type_acknowledged_commented_and_resolved",
+    "close the instances cleanly; their state is kept": "tests/dagster/test_instances.py::test_a_stopped_instance_stays_stopped",
+    "all with --dry-run": "tests/dagster/test_run_books.py::test_a_dry_run_says_what_would_be_done_and_changes_nothing",
+    "exports it to a path or URI": "tests/broker/test_application_snapshots.py::test_the_instances_export_what_they_have",
+    "and shows what differs": "tests/dagster/test_rehearsals.py::test_a_build_is_compared_with_the_one_that_runs",
+    "the stream goes on from there": "tests/dagster/test_spark_history.py::"
+    "test_a_stream_that_starts_with_the_seed_of_its_history_is_the_stream_of_the_whole",
+    "a typed topology with its test, sample records, `streams.toml`, Dagster definitions, a Dockerfile": "tests/unit/orchestration/"
+    "test_init_command.py::test_a_new_project_passes_its_own_tests_under_its_own_name",
+    "`--from-examples fraud` or `orders`": "tests/unit/orchestration/test_init_command.py::"
+    "test_a_new_project_passes_its_own_tests_under_its_own_name",
+    "`penstock where` shows every folder": "tests/unit/orchestration/test_project_paths.py::test_where_shows_each_path_and_why",
+    "State, logs and the database are kept in `.penstock/` beside `streams.toml`": "tests/unit/orchestration/test_project_paths.py::"
+    "test_the_nearest_streams_toml_upwards_is_the_project_and_its_files_are_beside_it",
 }
 
 
@@ -66,7 +91,8 @@ PYTHONS = script_as_module("quick-tests-on-every-python")
 @pytest.mark.parametrize(("claim", "test"), ELSEWHERE.items())
 def test_a_claim_that_is_held_elsewhere_is_in_the_readme_and_its_test_is_there(claim: str, test: str) -> None:
     assert claim in re.sub(r"\s+", " ", README)
-    assert (ROOT / test).exists()
+    file, _, name = test.partition("::")
+    assert f"def {name}" in (ROOT / file).read_text()
 
 
 # -- Pythons --------------------------------------------------------------------------------------------------------------------
@@ -163,6 +189,30 @@ def test_a_command_takes_what_it_is_given(command: str) -> None:
     assert done.exit_code == 0, done.output
     for option in (word for word in words if word.startswith("--") and len(word) > 2 and word != "--help"):
         assert option in done.output
+
+
+def test_each_run_book_has_a_dry_run_and_the_commands_are_explained_where_the_readme_says() -> None:
+    listed = CliRunner().invoke(app, ["run-book", "--help"], env=PLAIN).output
+    books = set(re.findall(r"^│ ([a-z][a-z-]+)  ", listed, re.MULTILINE))
+    assert len(books) > 5
+    explained = (ROOT / "docs" / "control-plane.md").read_text()
+    for name in sorted(books - {"approve", "reject"}):
+        assert "--dry-run" in CliRunner().invoke(app, ["run-book", name, "--help"], env=PLAIN).output, name
+        assert name in explained
+    used = {shlex.split(command)[1] for command in COMMANDS if command.startswith(".venv/bin/penstock ")}
+    assert {name for name in used - {"broker"} if not re.search(rf"`(?:penstock )?[^`\n]*\b{name}\b", explained)} == set()
+
+
+def test_dagster_keeps_its_runs_where_the_readme_says() -> None:
+    assert "`dagster.yaml` keeps its runs in `.penstock/dagster`" in re.sub(r"\s+", " ", README)
+    settings = yaml.safe_load((ROOT / "dagster.yaml").read_text())
+    assert settings["storage"]["sqlite"]["base_dir"] == settings["local_artifact_storage"]["config"]["base_dir"] == ".penstock/dagster"
+
+
+def test_the_license_and_the_size_of_the_jars() -> None:
+    assert "Apache License 2.0" in README and "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
+    (megabytes,) = re.findall(r"downloads jars \((\d+) MB\)", README)
+    assert sum(jar.size for jar in read_lock("kafka")) / 1e6 == pytest.approx(float(megabytes), abs=0.5)
 
 
 def test_programs_of_python_are_there() -> None:
