@@ -9,7 +9,7 @@ from confluent_kafka.admin._topic import TopicDescription
 
 from penstock.orchestration.doctor.finding import Finding, Outcome
 from penstock.orchestration.doctor.questions import Questions, nameless
-from penstock.runtime.coordination.topics import coordination_topic, guard_topic
+from penstock.runtime.coordination.topics import coordination_topic, guard_topic, heartbeats_topic
 from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.model.events import events_topic
 from penstock.runtime.topology.topology import Topology
@@ -20,7 +20,7 @@ _COPIES = 3
 
 def own_topics(application: str, topology: Topology) -> list[str]:
     """Return the topics that the first start creates."""
-    more = (coordination_topic(application), guard_topic(application), events_topic(application))
+    more = (coordination_topic(application), guard_topic(application), heartbeats_topic(application), events_topic(application))
     return [*more, *(topic.name for topic in topology.internal_topics())]
 
 

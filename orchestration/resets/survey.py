@@ -36,7 +36,7 @@ from penstock.runtime.coordination.records import (
     Written,
 )
 from penstock.runtime.coordination.resets import reset_command
-from penstock.runtime.coordination.topics import coordination_topic, guard_topic
+from penstock.runtime.coordination.topics import coordination_topic, guard_topic, heartbeats_topic
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StateDirectoryLockedError, TopologyError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -203,7 +203,7 @@ def survey(subject: Subject, topics: TopicAdmin, past: Past) -> Survey:
     committed = topics.committed_offsets(subject.id, stable=False)
     if declared is None:
         inputs |= {partition.topic for partition in committed}
-    inputs -= internal | {guard_topic(subject.id)}
+    inputs -= internal | {guard_topic(subject.id), heartbeats_topic(subject.id)}
     strangers = sorted(name for name in names - internal if _may_belong(name, subject.id, names))
     # A reset that was killed may have deleted them already.
     gone = set() if past.unfinished is None else {name for name in set(subject.named) - names if _may_belong(name, subject.id, names)}

@@ -86,6 +86,11 @@ _KEYS = (
         "Time between two heartbeats, and so until members learn that another joins, leaves or becomes leader.",
         1,
     ),
+    _number(
+        "failure.detection.ms",
+        1_500,
+        "Silence of an instance after which its tasks move, under exactly-once, before its session ends; 0: off (docs/coordination.md).",
+    ),
     _number("restart.grace.ms", 60_000, "How long the tasks of a restarting instance are reserved for it."),
     _number("acceptable.recovery.lag", 10_000, "Lag in records up to which a copy of the state counts as caught up."),
     _number("num.standby.replicas", 0, "Copies of each task's state on other instances, for an immediate takeover."),

@@ -15,6 +15,7 @@ import msgspec
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.compatibility import Compatibility
 from penstock.runtime.coordination.disk import DiskPositions
+from penstock.runtime.coordination.failure_detection import FailureDetection, watched_by
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.coordination.group import membership
 from penstock.runtime.coordination.leader import Leader
@@ -40,8 +41,9 @@ from penstock.runtime.coordination.resets import refuse_other
 from penstock.runtime.coordination.state_shape import Acceptance, StateRecord
 from penstock.runtime.coordination.stores_left_behind import refuse_left_behind
 from penstock.runtime.coordination.topic_life import TopicLife
-from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.coordination.topics import TopicLayout, heartbeats_topic
 from penstock.runtime.coordination.versions import Versions, topology_record, with_first_partitions
+from penstock.runtime.kafka.heartbeats import Heartbeats
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import Clock
@@ -133,6 +135,9 @@ class Coordination:
         self._topics = topics
         self._racks = RackWatch(config, topology, layout, topics, watcher)
         self._life = TopicLife(config, topics, clock, watcher)
+        silence_ms, own_topic = config.integer("failure.detection.ms"), heartbeats_topic(config.application_id)
+        self._heartbeats = Heartbeats(config.admin_properties(), own_topic, silence_ms, clock)
+        self._failures = FailureDetection(config, clock)
         self.membership = membership(config)
         """Membership in the group of the workers. It lives as long as this object, because transports keep its guard."""
         self._connect()
@@ -203,6 +208,7 @@ class Coordination:
             state=State.REBALANCING,
             rack=self._config.client_rack,
             tags=dict(self._config.client_tags),
+            heartbeats=self._heartbeats.id,
         )
         self._announced, self._granted_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
         self.membership.granted_to = ""
@@ -286,12 +292,21 @@ class Coordination:
             return [Lost(reason)]
         if self._granted_epoch < 0 and not self._compatibility.checked(self._member):
             return []
+        self._detect_failures(self._member)
         instructions = [*self._changes(), *self._commands()]
         # Instructions come first: other members wait for them, and computing an assignment may take 0.1 s.
         if not instructions or self._clock.monotonic_ms() - self._led_ms >= LEAD_AT_LEAST_MS:
             self._led_ms = self._clock.monotonic_ms()
             self._leader.step()
         return instructions
+
+    def _detect_failures(self, member: Member) -> None:
+        """Send heartbeats, and report members whose own have ended."""
+        if self._heartbeats.keep() != member.heartbeats:
+            self._announce(heartbeats=self._heartbeats.id)
+        watched = watched_by(self._key, self._registry, leads=self._leader.leads)
+        for dead in self._failures.dead(watched, self._heartbeats.id):
+            self.announce_death(dead.instance, dead.worker, dead.incarnation)
 
     def _keep_to_reset(self) -> None:
         """End this worker if a reset began after it looked for one at its start, or while the group had dropped it. Raises ResetError."""
@@ -471,7 +486,8 @@ class Coordination:
 
     def announce_death(self, instance: str, worker: int, incarnation: int) -> None:
         """Report that the process of a worker has ended, so that the leader need not wait for its session. Call only when that is certain,
-        as a parent process knows it. If the dead worker led, the first reporter becomes its deputy."""
+        as a parent process knows it, or when fencing makes a mistake harmless (`failure_detection.py`). If the dead worker led, the first
+        reporter becomes its deputy."""
         if self._member is not None:
             death = Death(instance=instance, worker=worker, incarnation=incarnation, by=self._key, at_ms=self._clock.wall_ms())
             if death.identity not in self._registry.deaths:
@@ -536,6 +552,8 @@ class Coordination:
         """Leave the group and close the clients."""
         self._life.close()
         self._racks.close()
+        self._heartbeats.close()
+        self._failures.close()
         self._disconnect()
 
     def _disconnect(self) -> None:

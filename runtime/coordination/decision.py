@@ -29,6 +29,11 @@ REJOIN_MS = 5_000
 """Time allowed, after the end of the old session, until the group admits a worker that was killed and restarted."""
 
 
+RESTORED_PER_SECOND = 100_000
+"""Records that a busy machine restores at least. A task whose restore would take longer than a killed instance needs to come back is kept
+for it."""
+
+
 class Cause(Enum):
     """Why an assignment differs from the one before, in the order in which causes are named if there are several. COPIES_CHANGED: of
     standbys and learners only. OTHER: reservations, versions of the topology."""
@@ -181,8 +186,9 @@ class Decision:
     def _reserved(self, live: Mapping[str, Known], stateful: frozenset[TaskId]) -> dict[str, Reserved]:
         """Return the tasks reserved for workers that restart (rules.md, 4). A worker that announced its return keeps them until its grace
         period ends or its instance is back with fewer workers. A killed worker that is back keeps its tasks with state until the group
-        admits it, when the old session has expired. A task of which another member has a complete copy is not reserved, and nothing is
-        reserved for an instance that was stopped on purpose."""
+        admits it, when the old session has expired; one that is not back keeps as long those that would take others longer to restore. A
+        task of which another member has a complete copy is not reserved, and nothing is reserved for an instance that was stopped on
+        purpose."""
         registry, now_ms = self._registry, self._registry.wall_ms(self._clock)
         here = {(known.member.instance, known.member.worker) for known in live.values()}
         workers = {known.member.instance: known.member.workers for known in live.values()}
@@ -194,11 +200,12 @@ class Decision:
         reserved = {task: kept for task, kept in before.items() if away(kept.instance, kept.worker)}
         for identity, death in registry.deaths.items():
             back = death.by.rpartition("/")[0] == identity.rpartition("/")[0]  # reported by the next incarnation of the same worker
-            if back and identity in registry.members and death.instance not in workers:  # its siblings have the same disk
+            if identity in registry.members and death.instance not in workers:  # its siblings have the same disk
+                member = registry.members[identity].member
                 until_ms = death.at_ms + self._rejoin_ms
                 kept = Reserved(instance=death.instance, worker=death.worker, until_ms=until_ms)
-                tasks = self._before(registry.members[identity].member) & stateful
-                reserved.update((str(task), kept) for task in tasks)
+                tasks = self._before(member) & stateful
+                reserved.update((str(task), kept) for task in (tasks if back else self._long_to_restore(member, tasks, live)))
         for known in registry.members.values():
             member = known.member
             if member.returns and away(member.instance, member.worker):
@@ -210,6 +217,17 @@ class Decision:
             for task, kept in reserved.items()
             if kept.until_ms > now_ms and task not in ready and kept.instance not in registry.stopped
         }
+
+    def _long_to_restore(self, dead: Member, tasks: frozenset[TaskId], live: Collection[str]) -> frozenset[TaskId]:
+        """Return the tasks of a dead member which none of the live ones can restore within the time that it has to come back."""
+        copies = [positions_at(self._registry, identity) for identity in live]
+        soon = RESTORED_PER_SECOND * self._rejoin_ms // 1000
+
+        def behind(task: TaskId) -> int:
+            report = dead.tasks.get(str(task))
+            return 0 if report is None else report.position - max((copy.get(task, 0) for copy in copies), default=0)
+
+        return frozenset(task for task in tasks if behind(task) > soon)
 
     def _heirs(self, live: Mapping[str, Known]) -> dict[TaskId, str]:
         """Return the tasks in transit with their next owners: granted or promised, and not yet reported active there. Their destination is

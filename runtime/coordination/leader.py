@@ -88,6 +88,11 @@ class Leader:
         self._seen_ms = 0
         self._not_before_ms = 0
 
+    @property
+    def leads(self) -> bool:
+        """True while this worker leads, or stands in for a dead leader."""
+        return self._membership.leads or self._deputy is not None
+
     def begin(self, name: str) -> None:
         """Begin a new incarnation of this worker. `name` is its identity."""
         self._name = name

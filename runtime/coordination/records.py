@@ -130,7 +130,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     configuration (`runtime/instance/build.py`). Members before 1.1 name none of the three. `memory`: bytes of its process by part
     (`ProcessMemory.split`). `global_stores`: its copies of the global stores, by name. `written`: number of records that it has written
     to output and repartition topics since its process started, as of its last commit; None
-    from members that do not say so."""
+    from members that do not say so. `heartbeats`: key of its heartbeats (`heartbeat_process.py`); empty while it sends none."""
 
     instance: str
     incarnation: int
@@ -160,6 +160,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, int] = {}
     global_stores: dict[str, GlobalStoreReport] = {}
     written: int | None = None
+    heartbeats: str = ""
 
     @property
     def identity(self) -> str:
@@ -193,8 +194,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
-    """End of a worker's process, reported by another worker (`by`, an identity) that learned of it from the operating system, so that the
-    leader need not wait for the session timeout. The first report of a death counts."""
+    """End of a worker's process, reported by another worker (`by`, an identity) that learned of it from the operating system or from its
+    heartbeats, so that the leader need not wait for the session timeout. The first report of a death counts."""
 
     instance: str
     worker: int

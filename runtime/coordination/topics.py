@@ -38,6 +38,13 @@ EVENTS_CONFIG: Mapping[str, str] = {
 USUAL_PARTITIONS = 6
 """Number of partitions that messages propose for a topic of the user's that is missing."""
 GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
+HEARTBEATS_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    **BY_THE_BROKERS_CLOCK,
+    "retention.ms": "60000",  # they are read as they come, and never again
+    "segment.ms": "600000",
+    "segment.bytes": "8388608",
+}
 
 
 def coordination_topic(application_id: str) -> str:
@@ -48,6 +55,11 @@ def coordination_topic(application_id: str) -> str:
 def guard_topic(application_id: str) -> str:
     """Return the name of the topic of which each transaction commits an offset, in the members' group (rules.md, 23). It stays empty."""
     return f"{application_id}-members-guard"
+
+
+def heartbeats_topic(application_id: str) -> str:
+    """Return the name of the topic of the workers' heartbeats (`heartbeat_process.py`)."""
+    return f"{application_id}-heartbeats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,7 @@ def prepare_topics(
     own = {
         coordination_topic(application_id): (1, COORDINATION_CONFIG),
         guard_topic(application_id): (1, GUARD_CONFIG),
+        heartbeats_topic(application_id): (1, HEARTBEATS_CONFIG),
         events_topic(application_id): (1, EVENTS_CONFIG),
     }
     found = admin.describe([*topology.source_topics, *(topic.name for topic in internal), *own])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
@@ -53,6 +53,10 @@ class Tail:
     def begin(self, offset: int = 0) -> None:
         """Start reading at this offset."""
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+
+    def begin_at_end(self) -> None:
+        """Start reading with the next record that is written."""
+        self.begin(OFFSET_END)
 
     def poll(self, timeout: float = 0.0) -> Iterator[Message]:
         """Yield new records in order; waits at most `timeout` seconds for the first. Raises StreamsError for a fatal client error."""

@@ -58,6 +58,7 @@ def client(broker: Kafka, topology: Topology | str, application_id: str, state_d
         "state.dir": str(state_dir),
         "session.timeout.ms": 6000,
         "heartbeat.interval.ms": 1000,
+        "failure.detection.ms": 0,  # it tells of the ends of processes, and this one outlives its clients
         **settings,
     }
     return KafkaStreams(topology, config)
