@@ -82,6 +82,12 @@ class Instances:
         process.wait()
         shutil.rmtree(self.folder / name)
 
+    def freeze(self, name: str) -> None:
+        """Suspend all processes of an instance, as if its machine were, or its network away."""
+        main = psutil.Process(self.processes[name].pid)
+        for process in (main, *main.children(recursive=True)):
+            process.suspend()
+
     def kill_worker(self, name: str) -> None:
         """Send SIGKILL to one worker process of an instance, which keeps running; return when the other members have noticed."""
         before: set[str] = set()

@@ -8,6 +8,7 @@ contains all the events:
     scale-in                 one of two leaves permanently, and hands its tasks over
     kill -9 without standby   of one of two, the leader; the other has to restore its tasks
     kill -9 with standby     the same, but the other has a copy
+    freeze with standby      all processes of one of two, the leader, are suspended; the other has a copy
     kill -9 of a worker      of one of an instance's two worker processes; the instance keeps running
 
 A gap is the longest time between two arrivals of committed outputs of one partition at a consumer, from the event until all
@@ -49,8 +50,10 @@ PAGE, PLOT = ROOT / "docs" / "scaling.md", ROOT / "docs" / "scaling.svg"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 PEACE, OUT, RESTART, IN = "nothing happens", "scale-out", "clean restart", "scale-in"
-NO_STANDBY, STANDBY, WORKER = "kill -9 without standby", "kill -9 with standby", "kill -9 of a worker"
-AIMS = {OUT: "300", IN: "300", STANDBY: f"{SESSION_MS + 1_500:,}", WORKER: "2,000"}
+NO_STANDBY, STANDBY, FREEZE = "kill -9 without standby", "kill -9 with standby", "freeze with standby"
+WORKER = "kill -9 of a worker"
+AIMS = {OUT: "300", IN: "300", STANDBY: "2,000", FREEZE: "2,500", WORKER: "2,000"}
+EVENTS = (OUT, RESTART, IN, NO_STANDBY, STANDBY, FREEZE, WORKER)
 JAVA = {OUT: "145–1,318", NO_STANDBY: "11,552"}
 """Kafka Streams 4.3.1 on the same kind of machine, a state of 20,000 keys, without standbys; the first figure is without a move."""
 
@@ -62,16 +65,14 @@ def main(
     sizes: Annotated[str, typer.Option(help="Keys in the state, several with commas; 0: no state.")] = "0,10000,100000,1000000",
     rate: Annotated[int, typer.Option(min=100, help="Records a second.")] = 5_000,
     repeats: Annotated[int, typer.Option(min=1, help="Lives of each size.")] = 1,
-    events: Annotated[
-        str | None, typer.Option(help=f"Only some, with commas: {', '.join((OUT, RESTART, IN, NO_STANDBY, STANDBY, WORKER))}.")
-    ] = None,
+    events: Annotated[str | None, typer.Option(help=f"Only some, with commas: {', '.join(EVENTS)}.")] = None,
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put table and plot into docs/scaling.md and docs/scaling.svg.")] = False,
 ) -> None:
     """Measure the gaps in the output when instances come, go and die. Exit status 1 if an output is wrong or an instance fails."""
     console = stdout_console()
     wanted = [int(size) for size in sizes.split(",")]
-    chosen = {OUT, RESTART, IN, NO_STANDBY, STANDBY, WORKER} if events is None else {name.strip() for name in events.split(",")}
+    chosen = set(EVENTS) if events is None else {name.strip() for name in events.split(",")}
     gaps: Gaps = {}
     try:
         with broker_for(bootstrap, console) as servers:
@@ -157,13 +158,14 @@ class Life:
                 instances.settled({"b": PARTITIONS})
             instances.start("a")
             instances.settled({"a": half, "b": half})
-        if STANDBY in self.chosen:
+        if self.chosen & {STANDBY, FREEZE}:
             self._with_standby(instances, watch)
         if WORKER in self.chosen:
             self._with_workers(instances, watch)
 
     def _with_standby(self, instances: Instances, watch: Watch) -> None:
-        """Replace the running instances by two others, with standbys; kill the older of them, which is the leader."""
+        """Replace the running instances by two others, with standbys; kill the older, which leads, then freeze the other, which
+        leads then."""
         half, standbys = PARTITIONS // 2, PARTITIONS if self.keys else 0
         others = list(instances.processes)
         for name in ("c", "d"):
@@ -172,9 +174,17 @@ class Life:
         for name in others:
             instances.leave(name)
         instances.settled({"c": half, "d": half}, standbys)
-        with self._measured(STANDBY, watch):
-            instances.kill("c")
-            instances.settled({"d": PARTITIONS})
+        if STANDBY in self.chosen:
+            with self._measured(STANDBY, watch):
+                instances.kill("c")
+                instances.settled({"d": PARTITIONS})
+            instances.start("c", **{"num.standby.replicas": 1})
+            instances.settled({"c": half, "d": half}, standbys)
+        if FREEZE in self.chosen:
+            with self._measured(FREEZE, watch):
+                instances.freeze("d")
+                instances.settled({"c": PARTITIONS})
+            instances.kill("d")
 
     def _with_workers(self, instances: Instances, watch: Watch) -> None:
         """Replace all others by one instance with two worker processes."""

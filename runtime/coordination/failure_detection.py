@@ -32,6 +32,8 @@ from penstock.runtime.model.errors import StreamsError
 
 logger = logging.getLogger(__name__)
 
+READ_AGAIN = 500
+"""Records of the past that a new reader reads: a process may have ended while nobody read, or before the reader's first request."""
 AGAIN_MS = 60_000
 """Time after which heartbeats that could not be read are tried again."""
 
@@ -108,7 +110,7 @@ class FailureDetection:
                 return
             name = f"{self._topic}-reader"
             self._tail = Tail(tail_consumer(self._config.consumer_properties("restore"), name), self._topic, name)
-            self._tail.begin_at_end()
+            self._tail.begin_with_last(READ_AGAIN)
         for message in self._tail.poll():
             key, value, at_ms = message.key(), message.value(), appended_ms(message)
             if key is not None and value is not None and at_ms is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
@@ -28,6 +28,8 @@ ANSWER_SECONDS = 15.0
 UNKNOWN_SECONDS = 1.0
 """Time for which an unknown topic is requested again before it counts as missing."""
 RETRY_SECONDS = 0.1
+_OFFSET_TAIL_BASE = -2000
+"""librdkafka's `RD_KAFKA_OFFSET_TAIL_BASE`, which the Python client does not export."""
 
 
 class Tail:
@@ -54,9 +56,9 @@ class Tail:
         """Start reading at this offset."""
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
-    def begin_at_end(self) -> None:
-        """Start reading with the next record that is written."""
-        self.begin(OFFSET_END)
+    def begin_with_last(self, records: int) -> None:
+        """Start reading with the last `records` of the log, or its first if it has fewer."""
+        self.begin(_OFFSET_TAIL_BASE - records)
 
     def poll(self, timeout: float = 0.0) -> Iterator[Message]:
         """Yield new records in order; waits at most `timeout` seconds for the first. Raises StreamsError for a fatal client error."""

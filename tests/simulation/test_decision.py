@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.coordination.decision import REJOIN_MS, Decision
+from penstock.runtime.coordination.decision import REJOIN_MS, RESTORED_PER_SECOND, Decision
 from penstock.runtime.coordination.disk import positions_at
 from penstock.runtime.coordination.log import Entry
 from penstock.runtime.coordination.racks import RackRules
@@ -129,6 +129,23 @@ def test_a_task_that_is_on_its_way_stays_with_its_heir_whatever_that_says_meanwh
     assert {name: decided.heirs[name] for name in NAMES[2:]} == dict.fromkeys(NAMES[2:], "b/1/1")
     log.say(msgspec.structs.replace(member("a", tasks=running(*NAMES[:2])), epoch=log.registry.epoch))
     assert active(log.decide())["b/1/1"] == NAMES[2:]
+
+
+def test_a_killed_instance_keeps_what_others_would_restore_for_long_until_it_may_be_back() -> None:
+    """Its death is known at once; that it comes back within a second is not. What others have, or restore soon, moves."""
+    log = Log()
+    soon = RESTORED_PER_SECOND * (SESSION_MS + REJOIN_MS) // 1_000
+    positions = (soon, soon + 1, 3 * soon, 3 * soon)
+    log.say(member("a", tasks={name: report(TaskKind.ACTIVE, position=at) for name, at in zip(NAMES, positions, strict=True)}))
+    log.decide()
+    copies = {NAMES[2]: report(TaskKind.STANDBY, position=3 * soon), NAMES[3]: report(TaskKind.STANDBY, caught_up=False, position=soon)}
+    log.say(msgspec.structs.replace(member("b", tasks=copies), disk={NAMES[1]: 1}))
+    log.decide()
+    log.say(Death(instance="a", worker=1, incarnation=1, by="b/1/1", at_ms=log.now_ms))
+    decided = log.decide(dead=["a/1/1"], fenced=["a/1/1"])
+    assert active(decided) == {"b/1/1": NAMES[:3]} and decided.reserved.keys() == {NAMES[3]}
+    log.now_ms += SESSION_MS + REJOIN_MS
+    assert active(log.decide()) == {"b/1/1": NAMES}
 
 
 def test_an_heir_counts_as_one_who_may_run_the_task() -> None:

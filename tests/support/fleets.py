@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -39,6 +40,20 @@ def count_of_protocol_1_0() -> Topology:
 
     coordination.encode = of_1_0  # type: ignore[attr-defined]  # the import of the module that announces the member
     return count()
+
+
+def held_up_once() -> Topology:
+    """Return the same, in a process whose interpreter is held for some seconds by one call, as a regular expression may do it."""
+    held: list[int] = []
+
+    def hold(key: bytes, value: bytes) -> None:
+        if not held:
+            held.append(sum(range(150_000_000)))
+            logging.getLogger(__name__).warning("the long call is over")
+
+    builder = _counting()
+    builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).foreach(hold, "held-up")
+    return builder.build()
 
 
 def with_seen() -> Topology:
