@@ -30,6 +30,7 @@ def main(folder: Path, names: list[str]) -> None:
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 1_500,
             "commit.interval.ms": 2_000,
+            "failure.detection.ms": 0,  # each member would start a process, and all in this one end together
         }
         KafkaStreams(topology, settings).start()
     signal.pause()
