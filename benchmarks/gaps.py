@@ -7,7 +7,8 @@ contains all the events:
     clean restart            one of two is stopped (SIGTERM) and started again
     scale-in                 one of two leaves permanently, and hands its tasks over
     kill -9 without standby   of one of two, the leader; the other has to restore its tasks
-    kill -9 with standby     the same, but the other has a copy
+    clean restart with standby   as above, but the other has a copy
+    kill -9 with standby     of one of two, the leader; the other has a copy
     freeze with standby      all processes of one of two, the leader, are suspended; the other has a copy
     kill -9 of a worker      of one of an instance's two worker processes; the instance keeps running
 
@@ -51,9 +52,9 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 PEACE, OUT, RESTART, IN = "nothing happens", "scale-out", "clean restart", "scale-in"
 NO_STANDBY, STANDBY, FREEZE = "kill -9 without standby", "kill -9 with standby", "freeze with standby"
-WORKER = "kill -9 of a worker"
-AIMS = {OUT: "300", IN: "300", STANDBY: "2,000", FREEZE: "2,500", WORKER: "2,000"}
-EVENTS = (OUT, RESTART, IN, NO_STANDBY, STANDBY, FREEZE, WORKER)
+RESTART_STANDBY, WORKER = "clean restart with standby", "kill -9 of a worker"
+AIMS = {OUT: "300", RESTART_STANDBY: "300", IN: "300", STANDBY: "2,000", FREEZE: "2,500", WORKER: "2,000"}
+EVENTS = (OUT, RESTART, IN, NO_STANDBY, RESTART_STANDBY, STANDBY, FREEZE, WORKER)
 JAVA = {OUT: "145–1,318", NO_STANDBY: "11,552"}
 """Kafka Streams 4.3.1 on the same kind of machine, a state of 20,000 keys, without standbys; the first figure is without a move."""
 
@@ -158,7 +159,7 @@ class Life:
                 instances.settled({"b": PARTITIONS})
             instances.start("a")
             instances.settled({"a": half, "b": half})
-        if self.chosen & {STANDBY, FREEZE}:
+        if self.chosen & {RESTART_STANDBY, STANDBY, FREEZE}:
             self._with_standby(instances, watch)
         if WORKER in self.chosen:
             self._with_workers(instances, watch)
@@ -174,6 +175,11 @@ class Life:
         for name in others:
             instances.leave(name)
         instances.settled({"c": half, "d": half}, standbys)
+        if RESTART_STANDBY in self.chosen:
+            with self._measured(RESTART_STANDBY, watch):
+                instances.stop("d")
+                instances.start("d", **{"num.standby.replicas": 1})
+                instances.settled({"c": half, "d": half}, standbys)
         if STANDBY in self.chosen:
             with self._measured(STANDBY, watch):
                 instances.kill("c")

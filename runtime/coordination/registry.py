@@ -221,11 +221,13 @@ class Registry:
 
     def is_free(self, task: str, identity: str, gone: Collection[str] = ()) -> bool:
         """Return True if no other member may be running the task, and no other worker of the same instance may have the task's folder open.
-        Members in `gone` are ignored."""
+        Members in `gone` are ignored, and those that said that they close for a restart: they do so when all of their tasks are committed
+        and closed."""
         instance = self.members[identity].member.instance if identity in self.members else ""
         for other, known in self.members.items():
-            sibling = known.member.instance == instance
-            if other != identity and other not in gone and (task in known.held or (sibling and task in known.kept)):
+            if other == identity or other in gone or known.member.returns:
+                continue
+            if task in known.held or (known.member.instance == instance and task in known.kept):
                 return False
         return True
 

@@ -315,6 +315,17 @@ def stopped_for_a_restart() -> Log:
     return log
 
 
+def test_a_copy_runs_at_once_when_its_owner_has_closed_for_a_restart() -> None:
+    """The group has not said yet that the owner has left, and it is not fenced: its last record says that all of its tasks are closed."""
+    log = Log()
+    log.say(member("a", tasks={**running(*NAMES[:2]), NAMES[2]: report(TaskKind.STANDBY)}))
+    log.say(member("b", tasks=running(*NAMES[2:])))
+    log.decide()
+    log.say(msgspec.structs.replace(member("b"), returns=True, heartbeat_ms=NOW_MS))
+    decided = log.decide()
+    assert active(decided) == {"a/1/1": NAMES[:3]} and decided.reserved.keys() == {NAMES[3]}
+
+
 def wish(instance: str, running: bool) -> Desired:
     return Desired(instance=instance, running=running, at_ms=1, by="ann")
 
