@@ -62,7 +62,7 @@ WARN_SECONDS = 3.0
 """After so long without an answer, the log says so."""
 ANSWER_SECONDS = 30.0
 """Time-out of one request to the brokers, with its repetitions."""
-_FIRST_SECONDS = 1.0
+_FIRST_SECONDS = 2.0
 """Time-out of the first attempt at a request; each further one has twice as long."""
 
 SHORT_ANSWER_SECONDS = 3.0

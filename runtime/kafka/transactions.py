@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 CALL_SECONDS = 2.0
 """Time-out of one call. A retriable time-out is followed by the same call, so this only limits how soon a stop is noticed."""
 CLOSE_SECONDS = 2.0
-HUNG_SECONDS = CALL_SECONDS + 3.0
+HUNG_SECONDS = CALL_SECONDS + 5.0
 """A call that exceeds its own time-out of `CALL_SECONDS` by this much is taken to hang (`CallThread`)."""
 
 

@@ -48,7 +48,7 @@ BROKERS, INSTANCES, RATE = 3, 3, 200
 SESSION_MS = int(os.environ.get("TMP_SESSION", "12000"))
 """Longer than the brokers need to replace a coordinator: 6 s until the controller takes it for dead, 3 s more if it was the controller."""
 FROZEN_SECONDS, CUT_SECONDS, BELOW_SECONDS, AWAY_SECONDS = 30, 30, 20, 3
-WHOLE_SECONDS, CATCH_UP_SECONDS = 60, 120
+WHOLE_SECONDS, CATCH_UP_SECONDS = 180, 180
 INTERNAL_PARTITIONS = 4
 """of `__consumer_offsets` and `__transaction_state`, as the embedded broker has them"""
 
@@ -191,7 +191,7 @@ class _Scene:
         wait_until(lambda: one.status() is None, what="the end of the killed broker")
 
     def _back(self, one: EmbeddedBroker) -> None:
-        one.start()
+        one.start(WHOLE_SECONDS)
         wait_until(self._is_whole, WHOLE_SECONDS, "a whole cluster")
 
     def _kill_and_back(self, one: EmbeddedBroker) -> None:
@@ -240,8 +240,7 @@ class _Scene:
         one = self.cluster.brokers[2]
         one.stop()
         time.sleep(BELOW_SECONDS)
-        one.start()
-        wait_until(self._is_whole, WHOLE_SECONDS, "a whole cluster")
+        self._back(one)
         for name in self.app.processes:
             assert f"2 copies in sync, min.insync.replicas is {BROKERS}; brokers that are missing: 3" in self.app.log(name)
         for topic in outputs:

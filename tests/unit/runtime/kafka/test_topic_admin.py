@@ -150,7 +150,7 @@ def test_each_attempt_at_a_request_has_twice_the_time_and_a_client_of_its_own(mo
     monkeypatch.setattr(topics, "_LOADING_SECONDS", 0.0)
     admin, partition = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": "127.0.0.1:1"})), TopicPartition("in", 0)
     assert admin.end_offsets([partition]) == {partition: 7}
-    assert [client.time_outs for client in clients] == [[1.0], [2.0], [4.0]]
+    assert [client.time_outs for client in clients] == [[2.0], [4.0], [8.0]]
 
 
 def test_a_client_is_kept_while_another_thread_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
