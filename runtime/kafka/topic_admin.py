@@ -501,6 +501,8 @@ class TopicAdmin:
             except StreamsError as error:
                 reasons, waited = meaning(error.__cause__), time.monotonic() - begun
                 if not reasons & (Meaning.NO_ANSWER | Meaning.NO_LEADER):
+                    if isinstance(error, BrokerUnavailableError) and not self.give_up():  # the client library lets the request wait on
+                        self._replace(client)
                     raise
                 if Meaning.NO_ANSWER in reasons:
                     self._replace(client)
