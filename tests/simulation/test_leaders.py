@@ -36,6 +36,10 @@ LONG_MS = 60_000
 """Longer than any reservation."""
 
 
+FENCED: set[str] = set()
+"""Transactional ids that a leader has fenced, which are the names of their workers."""
+
+
 @dataclass(slots=True)
 class World:
     """State of the broker."""
@@ -50,6 +54,11 @@ class World:
     """What befalls others between the guard and the commit of the next transaction."""
     assignments: int = -1
     """Offset of the last assignment."""
+    incarnations: int = 1
+    """Number of the last incarnation."""
+
+    def __post_init__(self) -> None:
+        FENCED.clear()
 
     def rebalance(self) -> None:
         self.generation += 1
@@ -194,8 +203,15 @@ class Worker:
         self.world.log.append((member.key, encode(member)))
 
     def obey(self) -> None:
-        """Closes what is not granted and says so, then opens what is."""
+        """Closes what is not granted and says so, then opens what is. Who was taken for dead joins again, under the same member id."""
         self.read()
+        if self.name in FENCED and self.name not in self.registry.members:
+            self.world.incarnations += 1
+            self.incarnation, self.running = self.world.incarnations, set()
+            self.name = f"{self.instance}/{self.worker}/{self.incarnation}"
+            self.leader.begin(self.name)
+            self.report()
+            self.read()
         granted = set(self.registry.granted(self.name, self.member_id)) if self.name in self.registry.members else set()
         if self.running - granted:
             self.running &= granted
@@ -228,7 +244,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_broker(put: Callable[[object, str, object], None]) -> None:
     """Fencing always works; a producer is the leader's own."""
     put(leading, "ThreadPoolExecutor", Inline)
-    put(leading, "fence", lambda properties, transactional_id, topic: None)
+    put(leading, "fence", lambda properties, transactional_id, topic: FENCED.add(transactional_id))
     put(Leader, "_ready_producer", _ready_producer)
 
 
@@ -333,6 +349,20 @@ def test_a_deputy_cannot_write_when_the_group_has_chosen_a_leader() -> None:
     assert dead.name not in chosen.registry.deaths, "a leader settles what the deputy left"
 
 
+def test_a_leader_that_is_taken_for_dead_joins_again_and_leads_again() -> None:
+    """Its heartbeats were late. Its deputy leads until it has written."""
+    world = World()
+    late, deputy, other = (Worker(world, name, 1) for name in ("a/1", "b/1", "b/2"))
+    settle(late, deputy, other)
+    deputy.announce(late)
+    settle(deputy, other, rounds=4)
+    assert deputy.running | other.running == {str(task) for task in TASKS}, "the late one is fenced, and has not noticed yet"
+    settle(late, deputy, other)
+    last = decode(*world.log[world.assignments])
+    assert isinstance(last, Assignment) and last.leader == late.name == "a/1/2"
+    assert len(late.running) > 0 and not late.registry.deaths
+
+
 def test_a_leader_that_sleeps_between_guard_and_commit_is_fenced_by_its_successor() -> None:
     world = World()
     old, new, other = (Worker(world, name, 1) for name in NAMES)
@@ -393,7 +423,6 @@ class Leaders(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         without_broker(self.patch.setattr)
         self.world = World()
-        self.incarnations = 1
         self.workers = {name: Worker(self.world, name, 1) for name in NAMES}
 
     def teardown(self) -> None:
@@ -440,13 +469,20 @@ class Leaders(RuleBasedStateMachine):
         """A worker that the group does not know any more; a dead one is started again."""
         worker = self.workers[name]
         if worker.member_id not in self.world.group or not worker.alive:
-            self.incarnations += 1
-            self.workers[name] = Worker(self.world, name, self.incarnations)
+            self.world.incarnations += 1
+            self.workers[name] = Worker(self.world, name, self.world.incarnations)
 
     @rule(teller=st.sampled_from(NAMES), name=st.sampled_from(NAMES))
     def is_told_of(self, teller: str, name: str) -> None:
         if self.workers[teller].alive and not self.workers[name].alive:
             self.workers[teller].announce(self.workers[name])
+
+    @rule(teller=st.sampled_from(NAMES), name=st.sampled_from(NAMES))
+    def is_taken_for_dead(self, teller: str, name: str) -> None:
+        """Its heartbeats are late (`failure_detection.py`)."""
+        reporter, reported = self.workers[teller], self.workers[name]
+        if reporter.alive and reported.alive and reporter.instance != reported.instance:
+            reporter.announce(reported)
 
     @rule(dropped=st.sampled_from(NAMES), steps=st.lists(st.sampled_from(NAMES), max_size=6))
     def something_happens_within_the_next_transaction(self, dropped: str, steps: list[str]) -> None:
@@ -466,12 +502,13 @@ class Leaders(RuleBasedStateMachine):
         dead = dict(self.workers)
         for worker in dead.values():
             worker.alive = False
-        for name in order:
-            self.incarnations += 1
-            dead[name].announce(dead[name], by=f"{name}/{self.incarnations}")
+        numbers = dict(zip(order, range(self.world.incarnations + 1, self.world.incarnations + 1 + len(order)), strict=True))
+        self.world.incarnations += len(order)
+        for name, number in numbers.items():
+            dead[name].announce(dead[name], by=f"{name}/{number}")
         for place, name in enumerate(order):
             settle(*self.awake(), rounds=rounds[place])
-            self.workers[name] = Worker(self.world, name, self.incarnations - len(order) + 1 + place)
+            self.workers[name] = Worker(self.world, name, numbers[name])
 
     @rule()
     def comes_to_rest(self) -> None:
@@ -482,8 +519,8 @@ class Leaders(RuleBasedStateMachine):
             self.world.rebalance()
         for worker in self.awake():
             if worker.member_id not in self.world.group:
-                self.incarnations += 1
-                self.workers[worker.name.rpartition("/")[0]] = Worker(self.world, worker.name.rpartition("/")[0], self.incarnations)
+                self.world.incarnations += 1
+                self.workers[worker.name.rpartition("/")[0]] = Worker(self.world, worker.name.rpartition("/")[0], self.world.incarnations)
         settle(*self.awake())
         for worker in self.awake():
             worker.clock.now += LONG_MS
@@ -495,8 +532,8 @@ class Leaders(RuleBasedStateMachine):
 
     @invariant()
     def no_task_runs_twice(self) -> None:
-        """Among those whose commits the guard lets through."""
-        members = [worker for worker in self.awake() if worker.member_id in self.world.group]
+        """Among those whose commits the guard and the fence let through."""
+        members = [worker for worker in self.awake() if worker.member_id in self.world.group and worker.name not in FENCED]
         running = [task for worker in members for task in worker.running]
         assert len(running) == len(set(running))
 
