@@ -29,6 +29,9 @@ from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import TaskKind, TaskState
 
+_PICTURE_WIDTH = 460
+"""Pixels that the page of an instance has for a picture, in a window of 1440 pixels."""
+
 
 def instances_asset(application: Application, group: str, topics: Topics) -> dg.AssetsDefinition:
     """Return the asset over an application's instances. Its upstream assets are the topics that it reads. `group`: its name in Dagster."""
@@ -116,7 +119,7 @@ def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
     text = newest_text(picture)
     if text is None:
         return {}
-    drawn = base64.b64encode(svg(parse(text, notes(picture), newest_call_sites(picture))).encode()).decode()
+    drawn = base64.b64encode(svg(parse(text, notes(picture), newest_call_sites(picture)), widest=_PICTURE_WIDTH).encode()).decode()
     return {"topology": dg.MetadataValue.md(f"![topology of {picture.application}](data:image/svg+xml;base64,{drawn})")}
 
 

@@ -116,7 +116,7 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     else:
         shown[name] = dg.MetadataValue.text("none: the alert is resolved" if alert.state == AlertState.RESOLVED.value else "none")
     if "instance" in found:
-        shown[f"{_REPAIR}.2 instance"] = dg.MetadataValue.url(found["instance"])
+        shown[f"{_REPAIR}.2 instance"] = live_metadata.link(found["instance"], str(alert.instance))
     return dict(sorted(shown.items()))
 
 

@@ -21,7 +21,7 @@ Metadata = Mapping[str, dg.MetadataValue]
 _WHOLE, _WHOLE_IN_TABLE = 30, 12
 """Length up to which a word stays in one piece: in a row of a page, and in a column of a table within such a row."""
 _WIDEST_NAME = 40
-"""Length of a file's name from which a path is shown as text."""
+"""Length up to which the name of a file, or a part of an address, is not wider than the page."""
 
 
 def breakable(value: str, whole: int = _WHOLE) -> str:
@@ -39,7 +39,16 @@ def text(value: str) -> dg.TextMetadataValue:
 
 def path(value: str) -> dg.MetadataValue:
     """Return a path, which Dagster offers to copy; one with a name that is too wide for the page as text."""
-    return dg.MetadataValue.path(value) if max(map(len, re.split("[/-]", value))) <= _WIDEST_NAME else text(value)
+    return text(value) if _is_wide(value) else dg.MetadataValue.path(value)
+
+
+def link(address: str, name: str) -> dg.MetadataValue:
+    """Return a link within Dagster, which shows its address; one that is too wide for the page with its name instead."""
+    return dg.MetadataValue.md(f"[{breakable(name)}]({address})") if _is_wide(address) else dg.MetadataValue.url(address)
+
+
+def _is_wide(value: str) -> bool:
+    return max(map(len, re.split("[/?-]", value))) > _WIDEST_NAME
 
 
 def lines(value: str) -> dg.MarkdownMetadataValue:

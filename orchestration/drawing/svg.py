@@ -54,8 +54,9 @@ class _Frame:
     height: float
 
 
-def svg(drawing: Drawing, rates: Mapping[str, TopicRate] | None = None) -> str:
-    """Return the diagram as a complete file, on white, so that it is readable on dark pages too. `rates` by topic."""
+def svg(drawing: Drawing, rates: Mapping[str, TopicRate] | None = None, widest: int | None = None) -> str:
+    """Return the diagram as a complete file, on white, so that it is readable on dark pages too. `rates` by topic. A diagram of more than
+    `widest` pixels is scaled to that width."""
     frames = [_laid_out(part) for part in drawing.parts]
     drawn, y, width = [], 0.0, 0.0
     for row in _rows(frames):
@@ -64,10 +65,12 @@ def svg(drawing: Drawing, rates: Mapping[str, TopicRate] | None = None) -> str:
             drawn.append(f'<g transform="translate({x:.0f} {y:.0f})">{"".join(_drawn(frame, rates or {}))}</g>')
             x += frame.width + _SPACE
         width, y = max(width, x), y + max(frame.height for frame in row) + _SPACE
-    size = f'viewBox="-10 -10 {width - _SPACE + 20:.0f} {y - _SPACE + 20:.0f}"'
-    background = f'<rect x="-10" y="-10" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" fill="#fff"/>'
+    across, down = width - _SPACE + 20, y - _SPACE + 20
+    size = f'viewBox="-10 -10 {across:.0f} {down:.0f}"'
+    background = f'<rect x="-10" y="-10" width="{across:.0f}" height="{down:.0f}" fill="#fff"/>'
+    scale = 1.0 if widest is None else min(1.0, widest / across)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" {size}>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{scale * across:.0f}" height="{scale * down:.0f}" {size}>'
         f"<style>{_STYLE}</style>{_ARROW}{background}{''.join(drawn)}</svg>\n"
     )
 

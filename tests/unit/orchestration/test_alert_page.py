@@ -143,6 +143,15 @@ def test_no_word_widens_the_page_of_an_instance_beyond_the_window() -> None:
     )
 
 
+def test_a_link_to_an_instance_with_a_long_name_has_its_name_instead_of_its_address() -> None:
+    found = alert()
+    found.instance = f"{'departures_' * 9}1"
+    shown = alert_check.metadata(found)["6.2 instance"]
+    assert isinstance(shown, dg.MarkdownMetadataValue) and shown.value is not None
+    name, address = shown.value.removesuffix(")").split("](")
+    assert name.replace("\u200b", "") == f"[{found.instance}" and address.endswith(f"&partition={found.instance}")
+
+
 def test_the_newest_entry_of_a_resolved_alert_says_so_first() -> None:
     """It stays on the page of an instance, above the state, until the next alert."""
     resolved = alert()

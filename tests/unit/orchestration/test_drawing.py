@@ -52,6 +52,13 @@ def test_every_node_topic_and_store_is_read_from_the_description() -> None:
     assert all(child in nodes for node in nodes.values() for child in node.children)
 
 
+def test_a_picture_that_is_wider_than_its_page_is_scaled_to_it() -> None:
+    drawing = parse(description())
+    whole, same, small = (ET.fromstring(svg(drawing, widest=widest)).attrib for widest in (None, 10_000, 300))
+    assert whole == same and whole["viewBox"] == small["viewBox"]
+    assert small["width"] == "300" and float(small["height"]) == pytest.approx(float(whole["height"]) * 300 / float(whole["width"]), abs=1)
+
+
 def test_an_unnamed_node_is_shown_with_the_line_that_made_it() -> None:
     node = next(node.name for part in parse(description()).parts for node in part.nodes if node.name.startswith("KSTREAM-LEFTJOIN-"))
     drawing = parse(description(), call_sites={node: "join at board.py:31"})
