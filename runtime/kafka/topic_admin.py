@@ -131,6 +131,12 @@ class Shortage:
         return f"{self.topic}-{self.partition} ({few}; brokers that are missing: {brokers})"
 
 
+def _untraced(error: KafkaException) -> KafkaException:
+    """Return the exception of a future without its traceback: its frames refer to the future, and to the client, whose threads would live
+    until the next collection of garbage, which a worker puts off."""
+    return error.with_traceback(None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Deletion:
     """Request to delete records. Its client must not end before the answers."""
@@ -372,7 +378,7 @@ class TopicAdmin:
                     self._result(f"create topic {name}", future)
                     logger.info("topic %s made with %d partitions", name, topics[name][0])
                 except KafkaException as error:
-                    if Meaning.EXISTS not in meaning(error):
+                    if Meaning.EXISTS not in meaning(_untraced(error)):
                         raise self._translate(f"create topic {name}", error, f"Create on topic {name}") from error
 
         self._request("create topics", ask)
@@ -464,7 +470,7 @@ class TopicAdmin:
         try:
             return self._result(what, future)
         except KafkaException as error:
-            raise self._translate(what, error, needs) from error
+            raise self._translate(what, error, needs) from _untraced(error)
 
     def _result(self, what: str, future: Future[Answer]) -> Answer:
         """As `_wait`, but raise the broker's own errors: KafkaException, BrokerUnavailableError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -140,17 +141,34 @@ class Silent:
         return dict.fromkeys(partitions, self.answer)
 
 
-def test_each_attempt_at_a_request_has_twice_the_time_and_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client waits for the broker that it knows, though another has taken over: this took 30 s."""
-    timed_out: Future[object] = Future()
-    timed_out.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
-    clients = [Silent(timed_out) for _ in range(3)]
-    made = iter([*clients, Leaders()])
-    monkeypatch.setattr(topics, "admin_client", lambda config: next(made))
+def test_each_attempt_at_a_request_has_twice_the_time_and_a_client_of_its_own_which_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client waits for the broker that it knows, though another has taken over. Without a broker for minutes, clients that
+    live until the next collection of garbage have hundreds of threads."""
+    time_outs, clients = [], []
+
+    def make(config: StreamsConfig) -> object:
+        timed_out: Future[object] = Future()
+        timed_out.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        client = Silent(timed_out) if len(clients) < 4 else Leaders()
+        clients.append(weakref.ref(client))
+        if isinstance(client, Silent):
+            time_outs.append(client.time_outs)
+        return client
+
+    monkeypatch.setattr(topics, "admin_client", make)
     monkeypatch.setattr(topics, "_LOADING_SECONDS", 0.0)
     admin, partition = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": "127.0.0.1:1"})), TopicPartition("in", 0)
-    assert admin.end_offsets([partition]) == {partition: 7}
-    assert [client.time_outs for client in clients] == [[2.0], [4.0], [8.0]]
+    gc.disable()
+    try:
+        monkeypatch.setattr(topics, "ANSWER_SECONDS", -1.0)
+        with pytest.raises(BrokerUnavailableError):
+            admin.end_offsets([partition])
+        monkeypatch.setattr(topics, "ANSWER_SECONDS", 30.0)
+        assert admin.end_offsets([partition]) == {partition: 7}
+        assert [client() is not None for client in clients] == [False, False, False, False, True]
+    finally:
+        gc.enable()
+    assert time_outs == [[2.0], [2.0], [4.0], [8.0]]
 
 
 def test_a_client_is_kept_while_another_thread_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
