@@ -144,7 +144,8 @@ class Silent:
 def test_each_attempt_at_a_request_has_twice_the_time_and_a_client_of_its_own_which_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client waits for the broker that it knows, though another has taken over. Without a broker for minutes, clients that
     live until the next collection of garbage have hundreds of threads."""
-    time_outs, clients = [], []
+    time_outs: list[list[float]] = []
+    clients: list[weakref.ref[object]] = []
 
     def make(config: StreamsConfig) -> object:
         timed_out: Future[object] = Future()
