@@ -24,9 +24,10 @@ from penstock.runtime.model.errors import ApplicationShutdownError, InvalidState
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import State
 from penstock.runtime.stores.backed import UPDATE_BYTES
+from penstock.runtime.worker.supervisor import process_worker
 from penstock.runtime.worker.supervisor.process_worker import ProcessWorker
 from tests.broker.worker_apps import counts, troubled_copy
-from tests.support import ROOT, Kafka, wait_until
+from tests.support import PATIENCE, ROOT, Kafka, wait_until
 from tests.support.engine import client, reaches
 from tests.support.instances import members
 
@@ -286,6 +287,17 @@ def test_a_worker_that_is_frozen_is_ended_while_a_listener_waits_for_it(app: App
         share(streams, [2, 2])
         app.count(400)
         app.each_update_came_once()
+
+
+def test_a_worker_that_is_frozen_after_its_last_message_does_not_hold_up_the_close(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_worker, "END_SECONDS", 3.0)
+    with app.running("frozen_at_its_end") as streams:
+        share(streams, [2, 2])
+        closed = streams.close(int(40_000 * PATIENCE))
+        pid = int((app.folder / "stopped").read_text().rstrip("."))
+        if alive := psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)  # or the end of the block would wait for it
+        assert closed and not alive
 
 
 def test_uncommitted_bytes_are_a_budget_that_workers_share(app: App) -> None:

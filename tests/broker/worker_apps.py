@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from penstock import TimeWindows, serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker.supervisor.channel import Channel
 from tests.support.engine import count_topology
 
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
@@ -49,6 +51,23 @@ def troubled_copy() -> Topology:
     source = builder.stream(os.environ["TEST_SOURCE"], TEXT)
     source.map_values(trouble).to(os.environ["TEST_OUTPUT"], Produced(serdes.STRING, value=serdes.STRING))
     return builder.build()
+
+
+def frozen_at_its_end() -> Topology:
+    """Return the topology of counts. The first worker that has sent its last message is stopped (SIGSTOP) before it closes its channel."""
+    close = Channel.close
+
+    def stop_and_close(self: Channel) -> None:
+        if once("stopped"):
+            self._outgoing.put(None)
+            self._writer.join()  # the message is sent
+            Path(os.environ["TEST_FOLDER"], "stopped").write_text(f"{os.getpid()}.")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        close(self)
+
+    if Path(sys.argv[0]).name == "process.py":  # not in the client's process
+        Channel.close = stop_and_close  # type: ignore[method-assign]
+    return counts()
 
 
 def short_windows() -> Topology:

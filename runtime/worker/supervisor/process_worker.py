@@ -112,6 +112,7 @@ class ProcessWorker:
         self._idle_ms = 0
         self._killed = False
         self._ended: Ended | None = None
+        self._ended_ms: int | None = None
         self._metadata = WorkerMetadata(State.CREATED, ())
         self._metrics: Mapping[MetricName, float] = {}
 
@@ -170,14 +171,17 @@ class ProcessWorker:
 
     def check(self) -> None:
         """Kill the process if it sends no messages any more (it is frozen, and the group has dropped it by now), or if its loop makes no
-        turn (user code hangs; the group relies on heartbeats, and would never drop it) (rules.md, 7)."""
-        if self._killed or self._ended is not None:
+        turn (user code hangs; the group relies on heartbeats, and would never drop it), or if it does not end (rules.md, 7)."""
+        if self._killed:
             return
         if self._process.poll() is not None:
             self._channel.shut_down()  # its end of the socket may be open in a process that user code has forked
             return
         now_ms = self._checked_ms = self._clock.monotonic_ms()
-        if self._heard_ms is None:
+        if self._ended_ms is not None:
+            if now_ms - self._ended_ms > END_SECONDS * 1000:  # frozen: its end of the socket is still open
+                self._kill(f"does not end: it sent its last message {now_ms - self._ended_ms} ms ago")
+        elif self._heard_ms is None:
             self._check_start(now_ms)
         elif now_ms - self._heard_ms > self._silent_ms:
             self._kill_silent(now_ms - self._heard_ms)
@@ -249,7 +253,7 @@ class ProcessWorker:
             case CloseRequested(timeout_ms):
                 self._later(lambda: self._listener.close_requested(timeout_ms))
             case Ended():
-                self._ended = subject
+                self._ended, self._ended_ms = subject, self._clock.monotonic_ms()
 
     def _note_sign_of_life(self, now_ms: int, subject: object) -> None:
         """Note a sign of life. A process whose message comes too late was frozen for longer than its session: it is killed as if it were

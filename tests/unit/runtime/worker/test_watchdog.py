@@ -14,7 +14,7 @@ import pytest
 from penstock.runtime.worker.spec import WorkerIdentity
 from penstock.runtime.worker.supervisor.channel import Failure
 from penstock.runtime.worker.supervisor.messages import Ended, Heartbeat, Logged
-from penstock.runtime.worker.supervisor.process_worker import BEGIN_MS, ProcessWorker
+from penstock.runtime.worker.supervisor.process_worker import BEGIN_MS, END_SECONDS, ProcessWorker
 from penstock.runtime.worker.supervisor.watchdog import PAUSED_MS, Watchdog, is_stopped
 from penstock.testing import ManualClock
 from tests.support import wait_until
@@ -106,6 +106,18 @@ def test_a_late_last_message_does_not_kill_the_process(supervised: Supervised) -
     supervised.clock.advance(1)
     supervised.says(Ended(Failure.of(ValueError("over"))))
     assert not supervised.process.killed
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_process_that_is_frozen_after_its_last_message_is_killed(supervised: Supervised, started: bool) -> None:
+    """Its end of the socket is open, so the client would wait for its end for ever."""
+    if started:
+        supervised.says(Heartbeat(0))
+    supervised.says(Ended(None))
+    supervised.passes(int(END_SECONDS * 1000))
+    assert not supervised.process.killed
+    supervised.passes(500)
+    assert supervised.process.killed
 
 
 def test_messages_that_arrived_while_the_supervisor_was_paused_are_read_first(supervised: Supervised) -> None:
