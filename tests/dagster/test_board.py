@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from penstock.orchestration.embedded.cluster import EmbeddedCluster
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
-from penstock.orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.ports import free_port, is_free
 from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture
 from tests.support import PATIENCE, ROOT, Kafka, unique, wait_until
 
@@ -154,6 +155,67 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         assert "Traceback" not in (tmp_path / "board.log").read_text()
         expect(page.locator("#banner")).to_contain_text("The board does not answer")
         assert [error for error in errors if "Failed to load resource" not in error and "ERR_" not in error] == []
+
+
+def test_the_board_goes_on_while_one_of_three_brokers_is_frozen_and_while_it_is_dead(tmp_path: Path) -> None:
+    """As `penstock broker start --brokers 3` makes them. Whichever it is, the bootstrap broker too: what comes meanwhile is shown."""
+    executable = chromium()
+    if executable is None:
+        pytest.skip(NO_BROWSER)
+    application = unique("shop")
+    first = next(port for port in iter(free_port, None) if is_free(port + 1) and is_free(port + 2))
+    cluster = EmbeddedCluster(tmp_path / "cluster", range(first, first + 3))
+    streams = tmp_path / "streams.toml"
+    servers = ",".join(f"127.0.0.1:{port}" for port in range(first, first + 3))
+    streams.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=servers))
+    environment = {
+        **os.environ,
+        "PENSTOCK_STREAMS": str(streams),
+        "PENSTOCK_HOME": str(tmp_path / "home"),
+        "PENSTOCK_TEST_APPLICATION": application,
+        "PENSTOCK_TEST_SECRET": SECRET,
+        "PENSTOCK_BOARD_TOKEN": TOKEN,
+    }
+
+    def command(*arguments: str) -> None:
+        done = subprocess.run(penstock(*arguments), env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+
+    with ExitStack() as stack:
+        stack.callback(cluster.stop)
+        cluster.start()
+        kafka = Kafka(cluster.bootstrap_servers)
+        for end, partitions in (("in", 3), ("out", 3)):
+            kafka.create_topic(f"{application}-{end}", partitions, exact=True)
+        _, url = stack.enter_context(board(environment, application, tmp_path / "board.log"))
+        page = stack.enter_context(opened(executable))
+        page.goto(url)
+        stack.callback(subprocess.run, penstock("stop"), env=environment, cwd=ROOT, capture_output=True, timeout=180, check=False)
+        command("start", f"{application}-1")
+        headline, live = page.locator("#headline"), page.locator("#live-text")
+
+        def shows(text: str) -> None:
+            expect(headline).to_have_text(text, timeout=90_000 * PATIENCE)
+            expect(live).to_have_text("live", timeout=30_000 * PATIENCE)
+
+        shows("All 3 tasks run on 1 instance")
+        status = cluster.brokers[0].status()
+        assert status is not None
+        os.kill(status.pid, signal.SIGSTOP)
+        try:
+            kafka.produce(f"{application}-in", [(b"key", HOSTILE)], partition=1)
+            shows(f"Task 0_1 is paused at {application}-in-1@0")
+            picture(page, "board-one-of-three-frozen")
+        finally:
+            os.kill(status.pid, signal.SIGCONT)
+        wait_until(lambda: cluster.brokers[0].status() is not None, 60, "the broker that was frozen")
+        status = cluster.brokers[1].status()
+        assert status is not None
+        os.kill(status.pid, signal.SIGKILL)
+        command("run-book", "skip-record", application, "0_1", "--record", f"{application}-in-1@0", "--yes")
+        shows("All 3 tasks run on 1 instance")
+        expect(page.locator("#banner")).to_be_hidden()
+        picture(page, "board-one-of-three-dead")
 
 
 def streamed(url: str, token: str) -> str:
