@@ -64,6 +64,7 @@ class BoardState:
         self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS_SHOWN)
         self._pauses: dict[str, Event] = {}
         self._ids: dict[str, None] = {}
+        self._newest_event_ms = 0
         self._sequence = 0
         self._rates = Rates()
         self._most: dict[tuple[str, str], int] = {}
@@ -99,6 +100,7 @@ class BoardState:
         with self._lock:
             if event.id in self._ids:
                 return
+            self._newest_event_ms = max(self._newest_event_ms, event.at_ms)
             self._ids[event.id] = None
             if len(self._ids) > 10_000:
                 self._ids.pop(next(iter(self._ids)))
@@ -331,7 +333,7 @@ class BoardState:
             link=None if url is None else f"{url}{path}",
             key=key,
             value=value,
-            absent=_absent(payload, application, task, by_hand=not at.error),
+            absent=_absent(payload, application, task, by_hand=not at.error, comes=self._newest_event_ms < (at.since_ms or 0)),
         )
 
     def _drawn(self, picture: Picture) -> Flow:
@@ -488,10 +490,13 @@ def _bytes(text: object) -> Mapping[str, object] | None:
     return {"size": len(data), "text": raw_bytes.decoded(data), "hex": raw_bytes.hex_dump(data)}
 
 
-def _absent(payload: Mapping[str, object], application: str, task: str, *, by_hand: bool) -> str | None:
-    """Return why the bytes of a paused record are not shown; None if they are, or if a person paused the task."""
+def _absent(payload: Mapping[str, object], application: str, task: str, *, by_hand: bool, comes: bool) -> str | None:
+    """Return why the bytes of a paused record are not shown; None if they are, or if a person paused the task. `comes`: events are read up
+    to a time before the pause, since they are on another topic than the reports of tasks, perhaps on another broker."""
     if by_hand:
         return None
+    if not payload and comes:
+        return "The event of this pause, which has the bytes, is not read yet"
     if not payload:
         return f"The event of this pause is not among the last ones: penstock events {application} --kind TASK_PAUSED --task {task}"
     left_out = payload.get("left_out_bytes")

@@ -238,6 +238,20 @@ PAYLOAD: dict[str, object] = {
 }
 
 
+def test_a_pause_whose_event_has_not_arrived_is_not_said_to_be_an_old_one() -> None:
+    """Reports and events are on two topics: with several brokers, one of them away, the event may arrive ten seconds later."""
+    state = board_state(member({"0_0": PAUSED, "0_1": report()}))
+
+    def absent() -> object:
+        return section(state.document(now()), "paused")["0_0"].get("absent")
+
+    assert absent() == "The event of this pause, which has the bytes, is not read yet"
+    state.event(event(EventKind.TASKS_ASSIGNED, None, {}))
+    assert "is not among the last ones" in str(absent()), "a later event was read"
+    state.event(event(EventKind.TASK_PAUSED, "0_0", PAYLOAD, number=2))
+    assert absent() is None
+
+
 def test_a_pause_is_shown_with_its_bytes_and_the_run_book_and_goes() -> None:
     state = board_state(member({"0_0": PAUSED, "0_1": report()}), dagster_url="http://dagster:3000")
     state.event(event(EventKind.TASK_PAUSED, "0_0", PAYLOAD))
