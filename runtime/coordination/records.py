@@ -195,7 +195,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
     """End of a worker's process, reported by another worker (`by`, an identity) that learned of it from the operating system or from its
-    heartbeats, so that the leader need not wait for the session timeout. The first report of a death counts."""
+    heartbeats, so that the leader need not wait for the session timeout. The first report of a death counts, unless its reporter was
+    reported dead before."""
 
     instance: str
     worker: int

@@ -70,7 +70,7 @@ class Registry:
         self.members: dict[str, Known] = {}
         """By identity: instance, worker and incarnation."""
         self.deaths: dict[str, Death] = {}
-        """First report of each death, by the identity of the dead worker."""
+        """First report of each death, by the identity of the dead worker. Those by workers that were reported dead before do not count."""
         self.assignment: Assignment | None = None
         self.epoch = -1
         """Offset of the last assignment; -1 before the first."""
@@ -105,7 +105,8 @@ class Registry:
                 self._member(member, entry, now_ms)
             case Death() as death:
                 at_ms = death.at_ms if entry.at_ms is None else entry.at_ms
-                self.deaths.setdefault(death.identity, msgspec.structs.replace(death, at_ms=at_ms))
+                if death.by not in self.deaths:  # of two that take each other for dead the first to say so lives
+                    self.deaths.setdefault(death.identity, msgspec.structs.replace(death, at_ms=at_ms))
             case Assignment() as assignment:
                 self._assignment(assignment, entry.offset)
             case Command() as command:

@@ -17,7 +17,6 @@ import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -88,4 +87,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # without closing the client, for which the worker's own close would wait

@@ -363,6 +363,19 @@ def test_a_leader_that_is_taken_for_dead_joins_again_and_leads_again() -> None:
     assert late.name in {grant.identity for grant in last.grants} and not late.registry.deaths
 
 
+def test_of_two_that_take_each_other_for_dead_the_first_to_say_so_lives() -> None:
+    world = World()
+    leader, second, other = (Worker(world, name, 1) for name in ("a/1", "b/1", "b/2"))
+    settle(leader, second, other)
+    second.announce(leader)
+    leader.announce(second)
+    settle(second, other)
+    assert second.name in second.registry.members and leader.name not in second.registry.members
+    settle(leader, second, other)
+    assert leader.name == "a/1/2" and second.name == "b/1/1"
+    assert sorted(task for worker in (leader, second, other) for task in worker.running) == sorted(map(str, TASKS))
+
+
 def test_a_leader_that_sleeps_between_guard_and_commit_is_fenced_by_its_successor() -> None:
     world = World()
     old, new, other = (Worker(world, name, 1) for name in NAMES)
