@@ -46,13 +46,19 @@ def two_running(fleet: Fleet, **settings: object) -> None:
 
 def heartbeat_process_of(app: Application, name: str) -> psutil.Process:
     def found() -> psutil.Process | None:
-        children = psutil.Process(app.processes[name].pid).children(recursive=True)
-        below = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
-        return next((each for each in below if heartbeat_process.__name__ in each.cmdline()), None)
+        below = psutil.Process(app.processes[name].pid).children(recursive=True)
+        return next((each for each in below if _sends(each)), None)
 
     process = wait_until(found, what=f"the heartbeat process of {name}")
     assert process is not None
     return process
+
+
+def _sends(process: psutil.Process) -> bool:
+    try:
+        return heartbeat_process.__name__ in process.cmdline()
+    except psutil.NoSuchProcess:  # it ends at this moment, or has ended and is a zombie
+        return False
 
 
 def heard_from(app: Application, name: str, seconds: float = 0) -> None:

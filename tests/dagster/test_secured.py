@@ -236,7 +236,7 @@ def test_the_doctor_finds_each_right_that_is_missing_and_changes_nothing(
     wait_until(lambda: {row["outcome"] for row in findings() if row["subject"] in ("clock", "quotas")} == {"ok"}, 30, "a heartbeat")
     shown = penstock("doctor", application.id)
     assert shown.exit_code == 0 and PASSWORD not in shown.output
-    for line in ("4 of 4 are there", "answers: Kafka 4.3", "accepts this client (SASL_SSL SCRAM-SHA-512)", "the topology fits topics"):
+    for line in ("5 of 5 are there", "answers: Kafka 4.3", "accepts this client (SASL_SSL SCRAM-SHA-512)", "the topology fits topics"):
         assert line in shown.output
 
 
