@@ -109,4 +109,4 @@ def _shows_instance(page: Page, asset: str, name: str, state: str, *texts: str) 
     """Check that the page of an instance shows this state, as its only one."""
     see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", *texts)
     row = page.locator("tr", has=page.get_by_text("state", exact=True)).first
-    expect(row).to_contain_text(state, timeout=60_000)
+    expect(row).to_contain_text(state, timeout=150_000)  # it is observed once a minute
