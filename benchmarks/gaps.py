@@ -165,8 +165,8 @@ class Life:
             self._with_workers(instances, watch)
 
     def _with_standby(self, instances: Instances, watch: Watch) -> None:
-        """Replace the running instances by two others, with standbys; kill the older, which leads, then freeze the other, which
-        leads then."""
+        """Replace the running instances by two others, with standbys; restart the younger, then kill and freeze the one that leads, the
+        older."""
         half, standbys = PARTITIONS // 2, PARTITIONS if self.keys else 0
         others = list(instances.processes)
         for name in ("c", "d"):
@@ -187,10 +187,11 @@ class Life:
             instances.start("c", **{"num.standby.replicas": 1})
             instances.settled({"c": half, "d": half}, standbys)
         if FREEZE in self.chosen:
+            leader, other = ("d", "c") if STANDBY in self.chosen else ("c", "d")
             with self._measured(FREEZE, watch):
-                instances.freeze("d")
-                instances.settled({"c": PARTITIONS})
-            instances.kill("d")
+                instances.freeze(leader)
+                instances.settled({other: PARTITIONS})
+            instances.kill(leader)
 
     def _with_workers(self, instances: Instances, watch: Watch) -> None:
         """Replace all others by one instance with two worker processes."""

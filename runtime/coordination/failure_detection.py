@@ -17,7 +17,7 @@ be heard again before its silence counts: clients find a broker that has moved a
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import Member
@@ -49,6 +49,8 @@ class Silence:
         """Time of the last heartbeat, and the silence after which it counts as missing, by id."""
         self.ended: set[str] = set()
         """Ids whose process has ended."""
+        self._forgotten: dict[str, int] = {}
+        """Time of the last heartbeat that was known when its sender was forgotten, by id."""
 
     def note(self, sender: str, value: bytes, at_ms: int, own: str) -> None:
         """Take the next record of the log. `own`: id of the reader's heartbeats."""
@@ -59,7 +61,7 @@ class Silence:
             if self._own_ms is None or abs(at_ms - self._own_ms) > self._silence_ms // 2:
                 self._last.clear()
             self._own_ms = at_ms
-        else:
+        elif at_ms > self._forgotten.get(sender, -1):
             self._last[sender] = at_ms, max(self._silence_ms, int(value)) if value.isdigit() else self._silence_ms
 
     def silent(self) -> set[str]:
@@ -67,6 +69,12 @@ class Silence:
         if self._own_ms is None:
             return set()
         return {sender for sender, (at_ms, silence_ms) in self._last.items() if self._own_ms - at_ms > silence_ms}
+
+    def forget(self, sender: str) -> None:
+        """Count the silence or the end of a sender no more. It is silent again only after it was heard again: a worker that lives, and
+        whose heartbeats do not arrive, is taken for dead once, and not in each of its next incarnations."""
+        self._forgotten[sender], _ = self._last.pop(sender, (-1, 0))
+        self.ended.discard(sender)
 
 
 class FailureDetection:
@@ -82,10 +90,9 @@ class FailureDetection:
         self._heard = Silence(self._silence_ms)
         self._tail: Tail | None = None
         self._not_before_ms = 0
-        self._reported: set[str] = set()
 
     def dead(self, watched: Collection[Member], own: str) -> list[Member]:
-        """Return the watched members that have ended or are silent, each once. `own`: id of this worker's heartbeats. Never waits."""
+        """Return the watched members that have ended, or have fallen silent. `own`: id of this worker's heartbeats. Never waits."""
         if not self._silence_ms or not watched:
             self.close()
             return []
@@ -97,11 +104,12 @@ class FailureDetection:
             self.close()
             return []
         ended, silent = self._heard.ended, self._heard.silent() if self._silence_counts else set()
-        dead = [member for member in watched if member.heartbeats in ended | silent and member.identity not in self._reported]
+        dead = [member for member in watched if member.heartbeats in ended | silent]
         for member in dead:
-            self._reported.add(member.identity)
             seen = "its process has ended" if member.heartbeats in ended else "it is silent for failure.detection.ms"
             logger.warning("member %s counts as dead: %s", member.identity, seen)
+        for member in dead:
+            self._heard.forget(member.heartbeats)
         return dead
 
     def _read(self, own: str) -> None:
@@ -117,10 +125,10 @@ class FailureDetection:
                 self._heard.note(key.decode(errors="replace"), value, at_ms, own)
 
     def close(self) -> None:
-        """Stop reading, and forget what was read."""
+        """Stop reading."""
         if self._tail is not None:
             self._tail.close()
-            self._tail, self._heard = None, Silence(self._silence_ms)
+            self._tail = None
 
 
 def watched_by(identity: str, registry: Registry, *, leads: bool) -> list[Member]:
@@ -139,12 +147,9 @@ def watched_by(identity: str, registry: Registry, *, leads: bool) -> list[Member
 
 
 def _second(registry: Registry, leader: Member) -> str | None:
-    return min(_living(registry, (known.member for known in registry.members.values()), leader.instance), default=None)
-
-
-def _living(registry: Registry, members: Iterable[Member], without: str) -> list[str]:
-    return [
-        member.identity
-        for member in members
-        if member.instance != without and member.member_id and not member.returns and member.identity not in registry.deaths
-    ]
+    """Return the first living member of another instance than the leader's."""
+    others = (known.member for known in registry.members.values() if known.member.instance != leader.instance)
+    return min(
+        (member.identity for member in others if member.member_id and not member.returns and member.identity not in registry.deaths),
+        default=None,
+    )

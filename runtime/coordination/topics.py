@@ -41,7 +41,7 @@ GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
 HEARTBEATS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     **BY_THE_BROKERS_CLOCK,
-    "retention.ms": "60000",  # they are read as they come, and never again
+    "retention.ms": "60000",  # they are read as they come; brokers delete closed segments only
     "segment.ms": "600000",
     "segment.bytes": "8388608",
 }

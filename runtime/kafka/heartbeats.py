@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from confluent_kafka import KafkaError
 from penstock.runtime.kafka import heartbeat_process
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.heartbeat_process import Orders
+from penstock.runtime.model import child_process
 from penstock.runtime.model.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class Heartbeats:
     def _start(self) -> None:
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", heartbeat_process.__name__],
+                child_process.command(heartbeat_process.__name__),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path)},
+                env=child_process.environment(),
                 process_group=0,
             )
             assert self._process.stdin is not None and self._process.stdout is not None

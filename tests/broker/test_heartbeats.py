@@ -131,6 +131,19 @@ def test_the_tasks_of_a_machine_that_is_frozen_move_and_it_comes_back_as_a_new_m
     assert "it is silent for failure.detection.ms" in running.app.log(other)
 
 
+def test_a_worker_that_lives_and_whose_heartbeats_do_not_arrive_is_taken_for_dead_once(running: Fleet) -> None:
+    """It costs a hand-over, and no more: the worker is back as a new member, whose heartbeats do not arrive either."""
+    two_running(running)
+    sender = heartbeat_process_of(running.app, "b")
+    sender.suspend()
+    wait_until(lambda: "it is silent for failure.detection.ms" in running.app.log("a"), SOON_SECONDS, "the report")
+    running.shared_evenly(["a", "b"])
+    heard_from(running.app, "a", seconds=6)
+    running.goes_on()
+    assert running.app.log("a").count("it is silent for failure.detection.ms") == 1
+    sender.resume()
+
+
 def test_a_long_call_that_holds_the_interpreter_is_no_silence(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     with fleet(broker, application_id, tmp_path, {**LONG_SESSION, "failure.detection.ms": 600}, factory="held_up_once") as running:
         two_running(running)

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,23 @@ def answers(url: str) -> bool:
         return False
 
 
+def environment_of(application: str, streams: Path, folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PENSTOCK_STREAMS": str(streams),
+        "PENSTOCK_HOME": str(folder / "home"),
+        "PENSTOCK_TEST_APPLICATION": application,
+        "PENSTOCK_TEST_SECRET": SECRET,
+        "PENSTOCK_BOARD_TOKEN": TOKEN,
+    }
+
+
+def ran(environment: dict[str, str], *arguments: str) -> None:
+    """Run a command of penstock, which has to succeed."""
+    done = subprocess.run(penstock(*arguments), env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
     own_broker: EmbeddedBroker, tmp_path: Path, application_id: str
 ) -> None:
@@ -74,19 +92,9 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         kafka.create_topic(f"{application}-{end}", partitions, exact=True)
     streams = tmp_path / "streams.toml"
     streams.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=own_broker.bootstrap_servers))
-    environment = {
-        **os.environ,
-        "PENSTOCK_STREAMS": str(streams),
-        "PENSTOCK_HOME": str(tmp_path / "home"),
-        "PENSTOCK_TEST_APPLICATION": application,
-        "PENSTOCK_TEST_SECRET": SECRET,
-        "PENSTOCK_BOARD_TOKEN": TOKEN,
-    }
+    environment = environment_of(application, streams, tmp_path)
 
-    def command(*arguments: str) -> None:
-        done = subprocess.run(penstock(*arguments), env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, done.stderr
-
+    command = partial(ran, environment)
     received: list[str] = []
     with ExitStack() as stack:
         process, url = stack.enter_context(board(environment, application, tmp_path / "board.log"))
@@ -168,19 +176,9 @@ def test_the_board_goes_on_while_one_of_three_brokers_is_frozen_and_while_it_is_
     streams = tmp_path / "streams.toml"
     servers = ",".join(f"127.0.0.1:{port}" for port in range(first, first + 3))
     streams.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=servers))
-    environment = {
-        **os.environ,
-        "PENSTOCK_STREAMS": str(streams),
-        "PENSTOCK_HOME": str(tmp_path / "home"),
-        "PENSTOCK_TEST_APPLICATION": application,
-        "PENSTOCK_TEST_SECRET": SECRET,
-        "PENSTOCK_BOARD_TOKEN": TOKEN,
-    }
+    environment = environment_of(application, streams, tmp_path)
 
-    def command(*arguments: str) -> None:
-        done = subprocess.run(penstock(*arguments), env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, done.stderr
-
+    command = partial(ran, environment)
     with ExitStack() as stack:
         stack.callback(cluster.stop)
         cluster.start()

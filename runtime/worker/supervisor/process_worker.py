@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from penstock.runtime.coordination.fleet import Fleet
-from penstock.runtime.model import logs
+from penstock.runtime.model import child_process, logs
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.metrics import MetricName
@@ -127,10 +126,10 @@ class ProcessWorker:
         stacks = self._stacks.fileno()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "penstock.runtime.worker.supervisor.process", str(theirs.fileno())],
+                child_process.command("penstock.runtime.worker.supervisor.process", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(), stacks),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path)},
+                env=child_process.environment(),
                 process_group=0,
             )
         except OSError as error:

@@ -40,6 +40,21 @@ def test_who_was_heard_and_stops_is_silent_when_its_time_is_over() -> None:
     assert heard.silence.silent() == set(), "it has come back"
 
 
+def test_who_was_taken_for_dead_has_to_be_heard_before_it_counts_as_silent_again() -> None:
+    """Its heartbeats may not arrive although it lives: each of its next incarnations would be taken for dead too."""
+    heard = Heartbeats()
+    heard.pass_by(1_000, "own", "a")
+    assert heard.pass_by(SILENCE_MS + EVERY_MS, "own") == {"a"}
+    heard.silence.forget("a")
+    assert heard.pass_by(60_000, "own") == set()
+    read_again, heard.now_ms = heard.now_ms, 1_000_000
+    heard.pass_by(1_000, "own", "a")
+    heard.now_ms = read_again
+    assert heard.pass_by(60_000, "own") == set(), "a reader that begins anew reads the last records again"
+    heard.say("a")
+    assert heard.pass_by(SILENCE_MS + EVERY_MS, "own") == {"a"}
+
+
 def test_who_was_never_heard_is_not_silent() -> None:
     heard = Heartbeats()
     assert heard.pass_by(60_000, "own") == set()
