@@ -131,7 +131,7 @@ for module in pkgutil.walk_packages(penstock.runtime.__path__, "penstock.runtime
             importlib.import_module(module.name)
     except ModuleNotFoundError as error:
         others[module.name] = error.name
-print(sorted(others), set(others.values()) <= {"pyarrow", "numpy", "authlib"})
+print(sorted(others), set(others.values()) <= {"certifi", "numpy", "pyarrow"})
 """
 NEED_AN_EXTRA = [
     "penstock.runtime.kafka.avro_reader",
