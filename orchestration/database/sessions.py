@@ -94,7 +94,11 @@ class ControlPlane:
         with self._lock:
             if self._engine is None:
                 engine = self._create_engine()
-                self._migrate(engine)
+                try:
+                    self._migrate(engine)
+                except BaseException:
+                    engine.dispose()  # each later use would leave one more connection open
+                    raise
                 self._engine = engine
             return self._engine
 

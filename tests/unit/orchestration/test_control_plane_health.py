@@ -105,9 +105,9 @@ def test_a_copy_of_a_global_store_is_a_row_and_without_a_checkpoint_its_whole_to
     assert checks.standbys(known(*copies, saved=(saved,))).rows == () and checks.lag(known(*copies)).rows == ()
 
 
-def test_a_transaction_that_stays_open_is_found_and_named_with_the_commands_of_the_tool(tmp_path: Path) -> None:
+def test_a_transaction_that_stays_open_is_found_and_named_with_the_commands_of_the_tool(control_plane: ControlPlane) -> None:
     """Looks come each minute. Another transaction at another offset is another one; one that ends in time is none."""
-    control_plane, application = ControlPlane(f"sqlite:///{tmp_path}/c.db"), replace(A, config={"bootstrap.servers": "k:9092"})
+    application = replace(A, config={"bootstrap.servers": "k:9092"})
     with control_plane.writing() as session:
         session.add(instance())
 
