@@ -91,7 +91,7 @@ _KEYS = (
         1_500,
         "Silence of an instance after which its tasks move, under exactly-once, before its session ends; 0: off (docs/coordination.md).",
     ),
-    _number("restart.grace.ms", 60_000, "How long the tasks of a restarting instance are reserved for it."),
+    _number("restart.grace.ms", 60_000, "How long the tasks with state of a restarting instance are reserved for it."),
     _number("acceptable.recovery.lag", 10_000, "Lag in records up to which a copy of the state counts as caught up."),
     _number("num.standby.replicas", 0, "Copies of each task's state on other instances, for an immediate takeover."),
     _number("max.warmup.replicas", 2, "Number of tasks that learners restore at a time, over all instances.", 1),

@@ -102,7 +102,7 @@ class Decision:
         live = {key: known for key, known in live.items() if self._runs_with(first.member, known.member)}
         versions = Versions(registry, self._layout, [known.member for known in live.values()])
         all_tasks, rules = versions.tasks, dataclasses.replace(self._rules, stateful=versions.stateful)
-        reserved = self._reserved(live, rules.stateful)
+        reserved = self._reserved(live, rules.stateful, versions.storeless)
         tasks = sorted(task for task in all_tasks if str(task) not in reserved)
         heirs = self._heirs(live)
         barred = {key: versions.barred(known.member, all_tasks) for key, known in live.items()}
@@ -183,12 +183,12 @@ class Decision:
         kept = {task for task, reserved in assignment.reserved.items() if (reserved.instance, reserved.worker) == place}
         return frozenset(TaskId.parse(task) for task in own or previous | kept)
 
-    def _reserved(self, live: Mapping[str, Known], stateful: frozenset[TaskId]) -> dict[str, Reserved]:
+    def _reserved(self, live: Mapping[str, Known], stateful: frozenset[TaskId], storeless: frozenset[TaskId]) -> dict[str, Reserved]:
         """Return the tasks reserved for workers that restart (rules.md, 4). A worker that announced its return keeps them until its grace
         period ends or its instance is back with fewer workers. A killed worker that is back keeps its tasks with state until the group
         admits it, when the old session has expired; one that is not back keeps as long those that would take others longer to restore. A
-        task of which another member has a complete copy is not reserved, and nothing is reserved for an instance that was stopped on
-        purpose."""
+        task of which another member has a complete copy is not reserved, nor one without stores, and nothing is reserved for an instance
+        that was stopped on purpose."""
         registry, now_ms = self._registry, self._registry.wall_ms(self._clock)
         here = {(known.member.instance, known.member.worker) for known in live.values()}
         workers = {known.member.instance: known.member.workers for known in live.values()}
@@ -210,7 +210,7 @@ class Decision:
             member = known.member
             if member.returns and away(member.instance, member.worker):
                 kept = Reserved(instance=member.instance, worker=member.worker, until_ms=known.written_ms + self._grace_ms)
-                reserved.update((str(task), kept) for task in self._before(member))
+                reserved.update((str(task), kept) for task in self._before(member) - storeless)
         ready = {task for known in live.values() for task, report in known.member.tasks.items() if report.caught_up}
         return {
             task: kept

@@ -69,6 +69,16 @@ class Versions:
         return frozenset(task for task in self.tasks if self._is_stateful(task, own))
 
     @property
+    def storeless(self) -> frozenset[TaskId]:
+        """Tasks that have no store in any version, with or without a changelog: they leave nothing behind on a disk. None as long as no
+        version has told its stores."""
+        shapes = [text.shape for text in self._known.values()]
+        if not shapes or None in shapes:
+            return frozenset()
+        having = {number for stores in self._stores.values() for number in stores}
+        return frozenset(task for task in self.tasks - self.stateful if task.subtopology not in having)
+
+    @property
     def readers(self) -> frozenset[TaskId]:
         """Tasks that may read global stores."""
         reading = {number for text in self._live_versions() for number, part in text.parts.items() if part.reads_global}

@@ -17,12 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock import serdes
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import PROTOCOL, Assignment, Member
 from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
@@ -223,6 +226,29 @@ def test_rule_4_a_restart_is_waited_for_by_the_brokers_clock(broker: Kafka, appl
         time.sleep(1)  # rounds of the leader, in any of which it could reassign the tasks
         assert shares() == {"a": 2}
         wait_until(lambda: shares() == {"a": 6}, 20, "the end of the grace")
+
+
+def test_tasks_without_stores_do_not_wait_for_an_instance_that_restarts(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    source, output = broker.create_topic("in", 4), broker.create_topic("out", 4)
+    builder = StreamsBuilder()
+    builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).to(output, Produced(serdes.STRING, value=serdes.STRING))
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "application.id": application_id, **SESSION, "restart.grace.ms": 600_000}
+
+    def made(name: str) -> KafkaStreams:
+        return KafkaStreams(builder.build(), {**settings, "client.id": name, "state.dir": str(tmp_path / name)})
+
+    def shares() -> dict[str, int]:
+        return {name: len(tasks) for name, tasks in members(broker, application_id).items()}
+
+    with made("a") as stays, made("b") as restarts, made("b") as back:
+        stays.start()
+        wait_until(lambda: shares() == {"a": 4}, what="four tasks")
+        restarts.start()
+        wait_until(lambda: shares() == {"a": 2, "b": 2}, what="two tasks each")
+        assert restarts.close(20_000, leave_group=False)
+        wait_until(lambda: shares() == {"a": 4}, what="all tasks at a")
+        back.start()
+        wait_until(lambda: shares() == {"a": 2, "b": 2}, what="two tasks each again")
 
 
 def test_all_are_killed_at_once_and_started_again(running: Fleet) -> None:

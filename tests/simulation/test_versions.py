@@ -164,6 +164,22 @@ def test_whatever_comes_each_member_runs_what_its_version_can_run_and_no_store_i
     assert set(ran) == {task for task in wanted if task not in waiting}
 
 
+def test_during_a_restart_tasks_without_stores_run_elsewhere_and_those_with_state_wait_with_or_without_a_changelog() -> None:
+    parts = {0: FIRST, 1: Part(("in",), 4), 2: Part(("in",), 4)}
+    topology = version("all kinds", (COUNTS, StoreShape("unlogged", "key_value", 1, "")), parts)
+    world = World(**{"num.standby.replicas": 0})
+    for _ in range(2):
+        assert world.join(topology)
+    before = world.settle("i1/1/1")["i2/1/1"]
+    assert {task[0] for task in before} == {"0", "1", "2"}
+    member, _ = world.members.pop("i2/1/1")
+    world.say(msgspec.structs.replace(member, tasks={}, returns=True, epoch=world.registry.epoch), member.key)
+    decided = world.decide("i1/1/1")
+    assert decided.reserved.keys() == {task for task in before if task[0] != "2"}
+    (grant,) = decided.grants
+    assert {task for task in before if task[0] == "2"} <= set(grant.active)
+
+
 @pytest.mark.parametrize("leader", [0, 1], ids=["the old one leads", "the new one leads"])
 def test_in_a_roll_tasks_move_to_the_new_version_alone_and_evenly(leader: int) -> None:
     world = World()
