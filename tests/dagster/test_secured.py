@@ -8,6 +8,7 @@ import re
 import secrets
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,26 +40,32 @@ from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.topology.factory import build_topology
 from tests.dagster.telling import STREAMS_TOML, Project
 from tests.support import Kafka, unique, wait_until
+from tests.support.issuer import Issuer
 from tests.support.secured import ADMIN, SecuredBroker
 
 PASSWORD = secrets.token_hex(12)
 VARIABLE, USER = "PENSTOCK_TEST_KAFKA_PASSWORD", "PENSTOCK_TEST_KAFKA_USER"
 LEAST = "least rights"
+TOKEN_SECONDS = 20
+"""Less than a test takes: the broker ends connections whose token has expired, unless their client brings another one."""
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    broker = SecuredBroker(tmp_path_factory.mktemp("secured"), free_port(), free_port(), dict.fromkeys((ADMIN, *Role), PASSWORD))
-    broker.start()
-    yield broker
-    broker.stop()
+    folder, passwords = tmp_path_factory.mktemp("secured"), dict.fromkeys((ADMIN, *Role), PASSWORD)
+    with Issuer(folder, {str(user): password for user, password in passwords.items()}, TOKEN_SECONDS) as issuer:
+        broker = SecuredBroker(folder, free_port(), free_port(), passwords, issuer)
+        broker.start()
+        yield broker
+        broker.stop()
 
 
-@pytest.fixture(params=["password", "certificate", LEAST])
+@pytest.fixture(params=["password", "token", "certificate", LEAST])
 def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """As the fixture of all tests here, with a login: as a super user, or as the user that a variable names, with the least rights. The
     password is in the environment alone."""
-    login = secured.by_certificate(ADMIN) if request.param == "certificate" else secured.connection
+    logins = {"certificate": secured.by_certificate, "token": secured.by_token}
+    login = logins.get(request.param, secured.by_password)(ADMIN)
     application, path, home = unique("app"), tmp_path / "streams.toml", tmp_path / "home"
     monkeypatch.setenv(VARIABLE, PASSWORD)
     monkeypatch.setenv(USER, ADMIN)
@@ -175,6 +182,27 @@ def test_everything_reaches_secured_brokers_and_shows_no_secret(
     holding = [str(path) for path in files if PASSWORD.encode() in path.read_bytes()]
     assert not holding
     assert PASSWORD not in "".join(printed)
+
+
+@pytest.mark.parametrize("project", ["token"], indirect=True)
+def test_an_instance_runs_on_when_its_tokens_expire(project: Project, secured: SecuredBroker) -> None:
+    application, (name, _) = project.application, project.application.instances
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    project.broker.create_topic(source, 2, exact=True)
+    project.broker.create_topic(out, 1, exact=True)
+    process, _ = project.operations.launcher.start(application, name)
+
+    def goes_through(records: int) -> None:
+        project.broker.produce(source, [("key", "{}")])
+        wait_until(lambda: len(project.broker.consume(out)) == records, 60, f"result {records}")
+
+    goes_through(1)
+    tokens = secured.issuer.issued[ADMIN]
+    for lifetime in (1, 2):
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > TOKEN_SECONDS, what="the end of a token")  # noqa: B023 (called in this round)
+        goes_through(1 + lifetime)
+    assert process.alive and secured.issuer.issued[ADMIN] >= tokens + 2
 
 
 def test_a_connection_shows_no_secret(secured: SecuredBroker) -> None:

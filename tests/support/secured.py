@@ -1,4 +1,4 @@
-"""A broker as companies run it: TLS on every listener, logins by password and by certificate, and nobody may do what no ACL allows."""
+"""A broker as companies run it: TLS on every listener, logins by password, token and certificate, and nobody may do what no ACL allows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.orchestration.embedded import ports
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.runtime.kafka.connection import Connection
+from tests.support.issuer import AUDIENCE, Issuer
 
 ADMIN = "admin"
 """Super user that logs in with a password."""
@@ -19,8 +20,13 @@ listeners=SASL_SSL://{host}:{port},SSL://{host}:{certificate_port},CONTROLLER://
 advertised.listeners=SASL_SSL://{host}:{port},SSL://{host}:{certificate_port}
 listener.security.protocol.map=SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL
 inter.broker.listener.name=SSL
-sasl.enabled.mechanisms=SCRAM-SHA-512
+sasl.enabled.mechanisms=SCRAM-SHA-512,OAUTHBEARER
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.jaas.config={oauth}.OAuthBearerLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class={oauth}.OAuthBearerValidatorCallbackHandler
+listener.name.sasl_ssl.oauthbearer.connections.max.reauth.ms=3600000
+sasl.oauthbearer.jwks.endpoint.url={keys_url}
+sasl.oauthbearer.expected.audience={audience}
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/{broker}.pem
 ssl.truststore.type=PEM
@@ -33,12 +39,14 @@ super.users=User:CN={broker};User:{admin};User:CN={admin}
 
 
 class SecuredBroker(EmbeddedBroker):
-    """Broker with a listener for SCRAM-SHA-512 (`port`) and one for certificates (`certificate_port`). `passwords` by user."""
+    """Broker with a listener for SCRAM-SHA-512 and OAUTHBEARER (`port`) and one for certificates (`certificate_port`). `passwords` by user,
+    who has the same at the `issuer`."""
 
-    def __init__(self, data_dir: Path, port: int, certificate_port: int, passwords: dict[str, str]) -> None:
+    def __init__(self, data_dir: Path, port: int, certificate_port: int, passwords: dict[str, str], issuer: Issuer) -> None:
         super().__init__(data_dir, port)
         self.certificate_port = certificate_port
         self.passwords = passwords
+        self.issuer = issuer
         self.certificates = self.data_dir / "certificates"
 
     @property
@@ -48,6 +56,16 @@ class SecuredBroker(EmbeddedBroker):
 
     def by_password(self, user: str) -> Connection:
         login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": self.passwords[user]}
+        return Connection(self.bootstrap_servers, {"security.protocol": "SASL_SSL", **self._authority, **login})
+
+    def by_token(self, user: str) -> Connection:
+        login = {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": self.issuer.token_url,
+            "sasl.oauthbearer.client.id": user,
+            "sasl.oauthbearer.client.secret": self.passwords[user],
+        }
         return Connection(self.bootstrap_servers, {"security.protocol": "SASL_SSL", **self._authority, **login})
 
     def by_certificate(self, name: str) -> Connection:
@@ -81,8 +99,15 @@ class SecuredBroker(EmbeddedBroker):
             folder=self.certificates,
             broker=BROKER,
             admin=ADMIN,
+            oauth="org.apache.kafka.common.security.oauthbearer",
+            keys_url=self.issuer.keys_url,
+            audience=AUDIENCE,
         )
         path.write_text(text + more)  # the last of equal names counts
+
+    def _java(self, classes: str) -> list[str]:
+        java, *arguments = super()._java(classes)
+        return [java, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.issuer.keys_url}", *arguments]
 
     def _format_options(self) -> list[str]:
         scram = [f"SCRAM-SHA-512=[name={user},password={password}]" for user, password in self.passwords.items()]
