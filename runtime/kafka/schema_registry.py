@@ -13,6 +13,7 @@ of the record, and handlers decide.
 from __future__ import annotations
 
 import base64
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -30,7 +31,7 @@ from penstock.runtime.serdes.json_types import check_json_type
 from penstock.runtime.serdes.primitive import is_frozen
 from penstock.runtime.serdes.serde import CurrentHeaders, RegistrySchema, Serde
 from penstock.runtime.serdes.serde_format import SerdeFormat
-from penstock.runtime.serdes.type_schemas import type_schema
+from penstock.runtime.serdes.type_schemas import json_schema_of, type_schema
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
@@ -47,6 +48,8 @@ _BUILT_IN = (bytes, bytearray)
 _NOT_FOUND = 404
 _OF_SUBJECTS = frozenset({"subject.name.strategy", "subject.name.strategy.type", "subject.name.strategy.conf"})
 """Settings of a deserializer that do not change how it reads a value: the id in the bytes determines the schema."""
+_OF_FRAMING = frozenset({"schema.id.serializer"})
+"""Settings of a serializer that put the id of the schema elsewhere."""
 _REFUSED = frozenset({401, 403, 407, 408, 425, 429})
 """HTTP status codes that concern the client or a temporary condition, not the schema. So do all from 500."""
 
@@ -78,7 +81,7 @@ def avro(
 
         return cast(_Function, AvroReader(client, schema, conf=config).read)
 
-    known = None if schema is None else RegistrySchema("AVRO", schema)
+    known = None if schema is None else RegistrySchema("AVRO", schema, type=None if kind is None else json_schema_of(kind))
     return _RegistrySerde("avro", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)
 
 
@@ -115,9 +118,10 @@ def json_schema(
     def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
         from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
-        return cast(_Function, JSONDeserializer(text, schema_registry_client=client, conf=config))
+        # The default is another parser, which reads less, if `orjson` happens to be installed.
+        return cast(_Function, JSONDeserializer(text, schema_registry_client=client, conf=config, json_decode=json.loads))
 
-    known = None if text is None else RegistrySchema("JSON", text)
+    known = None if text is None else RegistrySchema("JSON", text, type=None if kind is None else json_schema_of(kind))
     return _RegistrySerde("json_schema", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)
 
 
@@ -143,8 +147,9 @@ def protobuf(
 
     file = cast(Any, message).DESCRIPTOR.file
     name = str(cast(Any, message).DESCRIPTOR.full_name)
-    known = RegistrySchema("PROTOBUF", base64.b64encode(file.serialized_pb).decode(), name)
-    more = (serializer_config, deserializer_config, known, name, _imported(file), cast(Any, message).DESCRIPTOR)
+    imported = _imported(file)
+    known = RegistrySchema("PROTOBUF", base64.b64encode(file.serialized_pb).decode(), name, imports=imported)
+    more = (serializer_config, deserializer_config, known, name, imported, cast(Any, message).DESCRIPTOR)
     return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, *more)
 
 
@@ -198,7 +203,7 @@ class _RegistrySerde(Serde[Any]):
             check_json_type(kind, f"serdes.{name}")
         immutable = kind is not None and is_frozen(kind)
         # With other settings, such as "use.latest.version", the schema is not enough to read values as the deserializer does.
-        as_declared = not set(reading or {}) - _OF_SUBJECTS
+        as_declared = not set(reading or {}) - _OF_SUBJECTS and not set(writing or {}) & _OF_FRAMING
         super().__init__(self._write, self._read, immutable=immutable, name=name, registry_schema=schema if as_declared else None)
         self._schema = schema
         self._registry = registry
@@ -222,11 +227,13 @@ class _RegistrySerde(Serde[Any]):
 
     def schema_with_writers(self, topics: Sequence[str]) -> RegistrySchema | None:
         """Return the schema with all versions that the registry has for the topics, including deleted ones: their ids are in the bytes."""
-        if self.registry_schema is None or self.name == "json_schema":  # JSON is read without its writer's schema
-            return self.registry_schema
+        if self.registry_schema is None:
+            return None
         subjects = {subject for topic in topics for subject in self._subjects(topic)}
         found = [each for subject in sorted(subjects) for each in self._versions(subject)]
-        writers = {each.schema_id: each.schema.schema_str or "" for each in found if each.schema_id is not None and _is_complete(each)}
+        readable = [each for each in found if each.schema.rule_set is None and (self.name != "avro" or not each.schema.references)]
+        in_json = self.name == "json_schema"  # read without its writer's schema, whose id must be known all the same
+        writers = {each.schema_id: "" if in_json else each.schema.schema_str or "" for each in readable if each.schema_id is not None}
         return msgspec.structs.replace(self.registry_schema, writers=writers)
 
     def _subjects(self, topic: str) -> Iterator[str]:
@@ -363,18 +370,15 @@ def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[str]:
 
 
 def _record_name(schema: RegistrySchema | None) -> str:
-    """Return the full name of an Avro record; empty if the schema is of another kind."""
+    """Return the full name of an Avro record, or the title of a JSON Schema; empty if the schema has none."""
     try:
         found = msgspec.json.decode("null" if schema is None else schema.text, type=dict[str, object])
     except msgspec.DecodeError:
         return ""
+    if schema is not None and schema.kind == "JSON":
+        return str(found.get("title") or "")
     name, space = str(found.get("name") or ""), str(found.get("namespace") or "")
     return f"{space}.{name}" if space and "." not in name else name
-
-
-def _is_complete(version: RegisteredSchema) -> bool:
-    """Return True if the text of a version is all that is needed to read values: it references no other, and has no rules."""
-    return not version.schema.references and version.schema.rule_set is None
 
 
 _PACKAGES = {"avro": ("fastavro",), "json_schema": ("jsonschema",), "protobuf": ("google",)}

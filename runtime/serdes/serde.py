@@ -35,16 +35,20 @@ def _no_headers() -> Headers | None:
 
 class RegistrySchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reader's schema of a Schema Registry's serde: its language and its text (Protobuf: the file descriptor in base64, as in the
-    registry; `message`: the full name of the message).
+    registry; `message`: the full name of the message; `imports`: the files that its file imports, in base64 and by name, without Protobuf's
+    own).
 
     A value's bytes begin with 0 and the id (int32) of the schema with which it was written, followed in Protobuf by the message's indexes.
-    `writers`: the texts of such schemas, by id, as far as they were requested (`Serde.schema_with_writers`).
+    `writers`: the texts of such schemas, by id, as far as they were requested (`Serde.schema_with_writers`); empty in JSON, which is read
+    without them. `type`: the JSON Schema of the Python type to which values are converted (`json_schema_of`); None: they are not.
     """
 
     kind: Literal["AVRO", "JSON", "PROTOBUF"]
     text: str
     message: str = ""
     writers: dict[int, str] = {}
+    imports: dict[str, str] = {}
+    type: Mapping[str, object] | None = None
 
 
 class Serde(Generic[T]):

@@ -153,7 +153,7 @@ def known_schemas(store: EngineStore, topics: Sequence[str]) -> StoreSchemas:
     try:
         return store.schemas_with_writers(topics)
     except SchemaRegistryUnavailableError as error:
-        log.warning("Store %s: its values of Avro will not be readable outside the program: %s", store.name, error)
+        log.warning("Store %s: its values with schemas of a registry will not be readable outside the program: %s", store.name, error)
         return store.schemas
 
 

@@ -40,6 +40,7 @@ from penstock.assets.spark.types.shapes import (
     TIME,
     TIMESTAMP,
     UUID,
+    WHOLE,
     Field,
     ListOf,
     MapOf,
@@ -88,8 +89,8 @@ _LEAST, _LARGEST = -(2**63), 2**63 - 1
 def shape_of(schema: Schema, any_type: Shape = TEXT, *, validated: bool = False) -> tuple[Shape, bool]:
     """Return the shape of a JSON Schema, and whether it may be null. `any_type` is used for values without a type of their own.
 
-    `validated`: a validator checks each value too, so the shape only converts it. Its program may read a `number` as an integer, which must
-    be exactly a DOUBLE.
+    `validated`: a validator checks each value too, so the shape only converts it. For the validator `1.0` is an integer, an integer is a
+    `number` (which must be exactly a DOUBLE), and `default` is no more than a note.
     """
     return _Reader(schema, any_type, validated).shape(schema)
 
@@ -134,13 +135,15 @@ class _Reader:
                 return _within(STRING, schema) if known is None else _in_zone(known, schema), False
             case "number" if self._validated:
                 return Number(int | float), False
+            case "integer" if self._validated:
+                return WHOLE, False
             case str() if kind in _SIMPLE:
                 return _within(_SIMPLE[kind], schema), kind == "null"
         return self._any, True
 
     def _text(self, exact: PythonType) -> Shape:
         """Return text, for values of a type that Spark lacks; unchecked text if msgspec lacks it too."""
-        if self._any is not TEXT:  # already parsed values
+        if self._any is not TEXT or self._validated:  # already parsed values, or checked ones
             return self._any
         try:
             return Text(exact=exact, sets=self._has_sets)
@@ -186,7 +189,7 @@ class _Reader:
         type.)"""
         of = {kind: [member for member in members if member["type"] == kind] for kind in ("integer", "number")}
         if not of["number"]:
-            return LONG
+            return WHOLE if self._validated else LONG
         types = {"integer": int, "number": float}
         found = [limited(types[kind], _limits_of(kind, alike[0]) if len(alike) == 1 else None) for kind, alike in of.items() if alike]
         return Number(cast(PythonType, Union).__getitem__(tuple(found)))
@@ -226,6 +229,8 @@ class _Reader:
         if present and all(isinstance(value, str) for value in present):
             return Scalar(Literal[tuple(present)], T.StringType()), null
         if present and all(isinstance(value, int) and not isinstance(value, bool) for value in present):
+            if self._validated:
+                return WHOLE, null
             return Scalar(Literal[tuple(present)], T.LongType()), null
         if present and all(isinstance(value, int | str) and not isinstance(value, bool) for value in present):
             return self._text(Literal[tuple(values)]), True
@@ -269,7 +274,7 @@ class _Reader:
             shape=shape,
             nullable=nullable,
             required=required,
-            default=_read_default(shape, schema.get("default")),
+            default=None if self._validated else _read_default(shape, schema.get("default")),
             comment=comment if isinstance(comment, str) else None,
         )
 

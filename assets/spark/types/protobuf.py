@@ -3,82 +3,68 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.message import DecodeError, Message
+
+from penstock.runtime.serdes.serde import RegistrySchema
 
 
 class MessageReader:
     """Reads values of the wire format that follow the schema's id: the message's indexes, then the message."""
 
-    def __init__(self, schema: str, message: str = "", writers: Mapping[int, str] = MappingProxyType({})) -> None:
-        """Build the messages. `schema`: the file's descriptor in base64. If it imports unknown files, only the indexes can be read.
-        `message`: the full name of the program's message, as which it reads all values; if empty, the indexes name it. `writers`: the files
-        of other versions, by their ids."""
-        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema))
-        self._file = _described(file)
-        self._message = message
-        self._writers = {number: file for number, text in writers.items() if (file := _parsed(text)) is not None}
+    def __init__(self, registry: RegistrySchema) -> None:
+        self._registry = registry
+        self._kind: type[Message] | None = None
+        self._writers: dict[int, descriptor_pb2.FileDescriptorProto] = {}
 
-    def read(self, schema_id: int, data: bytes) -> Message | None:
-        """Parse a message; None if the file is unknown. Raises ValueError for bytes that are not a message of it, or, if the writer's file
-        is known, for indexes that it does not have."""
+    def read(self, schema_id: int, data: bytes) -> Message:
+        """Parse a message of a recorded id. Raises ValueError for bytes that are not the program's message, and for indexes that the file
+        of this id does not have."""
         indexes, at = _indexes(data)
-        if (writer := self._writers.get(schema_id)) is not None:
-            _require_message(writer, indexes)
-        if self._file is None:
-            return None
-        kind = message_factory.GetMessageClass(self._program_message() if self._message else _message(self._file, indexes))
+        _require_message(self._writer(schema_id), indexes)
+        if self._kind is None:
+            self._kind = _program_message(self._registry)
         try:
-            return kind.FromString(data[at:])
+            return self._kind.FromString(data[at:])
         except DecodeError as error:
-            raise ValueError(f"it is no {kind.DESCRIPTOR.full_name}: {error}") from error
+            raise ValueError(f"it is no {self._registry.message}: {error}") from error
 
-    def _program_message(self) -> Descriptor:
-        assert self._file is not None
-        found: Descriptor = self._file.pool.FindMessageTypeByName(self._message)
+    def _writer(self, schema_id: int) -> descriptor_pb2.FileDescriptorProto:
+        found = self._writers.get(schema_id)
+        if found is None:
+            found = self._writers[schema_id] = _parsed(self._registry.writers[schema_id])
         return found
 
 
-def _parsed(text: str) -> descriptor_pb2.FileDescriptorProto | None:
-    """Return a file; None for a text in another form, which some registries give."""
+def _parsed(text: str) -> descriptor_pb2.FileDescriptorProto:
+    """Return a file. Raises ValueError for a text in another form, which some registries give and no program can read."""
     try:
-        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-    except (ValueError, DecodeError):
-        return None
+        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text))
+    except DecodeError as error:
+        raise ValueError(f"the recorded schema cannot be read: {error}") from error
 
 
-def _described(file: descriptor_pb2.FileDescriptorProto) -> FileDescriptor | None:
-    pool, known = descriptor_pool.DescriptorPool(), descriptor_pool.Default()
+def _program_message(registry: RegistrySchema) -> type[Message]:
+    """Build the program's message, as which it reads all values. Raises ValueError if a file that its file imports is unknown."""
+    pool, own, seen = descriptor_pool.DescriptorPool(), descriptor_pool.Default(), set[str]()
+    imports = {name: base64.b64decode(text) for name, text in registry.imports.items()}
+    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(registry.text))
+
+    def add(name: str, content: bytes) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        for needed in descriptor_pb2.FileDescriptorProto.FromString(content).dependency:
+            add(needed, imports.get(needed) or own.FindFileByName(needed).serialized_pb)
+        pool.AddSerializedFile(content)
+
     try:
-        for name in file.dependency:
-            _add_with_imports(pool, known.FindFileByName(name), set())
-        return pool.AddSerializedFile(file.SerializeToString()) or pool.FindFileByName(file.name)
-    except (KeyError, TypeError):  # protobuf raises these for an unknown file, and for one that needs an unknown file
-        return None
-
-
-def _add_with_imports(pool: descriptor_pool.DescriptorPool, file: FileDescriptor, seen: set[str]) -> None:
-    if file.name in seen:
-        return
-    seen.add(file.name)
-    for needed in file.dependencies:
-        _add_with_imports(pool, needed, seen)
-    pool.AddSerializedFile(file.serialized_pb)
-
-
-def _message(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor:
-    first, *rest = indexes
-    messages = list(file.message_types_by_name.values())
-    try:
-        found = messages[first]
-        for index in rest:
-            found = found.nested_types[index]
-    except IndexError:
-        raise _no_message(indexes) from None
+        add(file.name, file.SerializeToString())
+    except (KeyError, TypeError) as error:  # protobuf raises these for an unknown file, and for one that needs an unknown file
+        raise ValueError(f"a file that {file.name} imports is not recorded: {error}. Take another snapshot") from error
+    found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(registry.message))
     return found
 
 
@@ -86,7 +72,7 @@ def _require_message(file: descriptor_pb2.FileDescriptorProto, indexes: Sequence
     """Raise ValueError if a file has no message with these indexes."""
     messages = file.message_type
     for index in indexes:
-        if index >= len(messages):
+        if not 0 <= index < len(messages):
             raise _no_message(indexes)
         messages = messages[index].nested_type
 
@@ -100,13 +86,11 @@ def _indexes(data: bytes) -> tuple[list[int], int]:
     count, at = _varint(data, 0)
     if count == 0:
         return [0], at
-    if not 0 < count <= len(data):
+    if not 0 < count <= len(data):  # also a bound of the next loop
         raise ValueError(f"{len(data)} bytes cannot hold {count} indexes of a message")
     found = []
     for _ in range(count):
         index, at = _varint(data, at)
-        if index < 0:
-            raise ValueError(f"an index of a message is not negative, this one is {index}")
         found.append(index)
     return found, at
 
@@ -114,7 +98,7 @@ def _indexes(data: bytes) -> tuple[list[int], int]:
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a zigzag varint, and the position after it."""
     rest = 0
-    for place, byte in enumerate(data[at : at + 5]):
+    for place, byte in enumerate(data[at:]):  # as in the program, it may have leading zeros
         rest |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return (rest >> 1) ^ -(rest & 1), at + place + 1

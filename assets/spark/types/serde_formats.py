@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.assets.spark.types.avro import as_json_schema
 from penstock.assets.spark.types.json_schema import Schema, shape_of
-from penstock.assets.spark.types.shapes import TEXT, Shape, Text, json_reader
+from penstock.assets.spark.types.shapes import TEXT, Shape, Text, json_reader, or_none
 from penstock.runtime.serdes import primitive
 from penstock.runtime.serdes.avro_defaults import parse, resolved
 from penstock.runtime.serdes.columns import BYTE, INT64, leading, trailing, without_first, without_last
@@ -264,42 +264,52 @@ def _require_at_least(data: pa.BinaryArray, size: int, what: str) -> None:
 def _registry_format(registry: RegistrySchema) -> Format:
     match registry.kind:
         case "JSON":
-            return _json_schema_format(registry.text)
+            return _json_schema_format(registry)
         case "AVRO":
             return _avro_format(registry)
     return _protobuf_format(registry)
 
 
-def _json_schema_format(text: str) -> Format:
-    """Return the format of JSON validated against its full schema, as the serde validates it."""
+def _json_schema_format(registry: RegistrySchema) -> Format:
+    """Return the format of JSON validated against its full schema, and converted to its type, as the serde does both."""
     # Executors need jsonschema only for stores of this format.
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import validator_for
+    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    schema = msgspec.json.decode(text)
-    validate = validator_for(schema)(schema).validate
-    inner = json_format(*shape_of(schema, validated=True))
-    of_objects, _ = shape_of(schema, Text(object), validated=True)
+    schema = msgspec.json.decode(registry.text)
+    validate = validator_for(schema)(schema, registry=Registry()).validate
+    validated, described = registry.type is None, registry.type or schema
+    inner = json_format(*shape_of(described, validated=validated))
+    of_objects, _ = shape_of(described, Text(object), validated=validated)
+    require_type = _type_check(registry)
+
+    def parsed(value: bytes) -> object:
+        require_recorded(registry, _schema_id(value))
+        found: object = json.loads(value[_WIRE:])
+        try:
+            validate(found)
+        except ValidationError as error:
+            raise ValueError(f"{error.message} - at `{error.json_path}`") from error
+        except Unresolvable as error:
+            raise ValueError(f"its schema refers to another one, which is not recorded here: {error}") from error
+        require_type(found)
+        return found
 
     def read(data: pa.BinaryArray) -> pa.Array:
         values = _without_id(data)
-        for value in values.drop_null().to_pylist():
-            try:
-                validate(json.loads(value))
-            except ValidationError as error:
-                raise ValueError(f"{error.message} - at `{error.json_path}`") from error
-            except Unresolvable:  # it references another schema, which only the registry has
-                break
+        found = [None if value is None else parsed(value) for value in data.to_pylist()]
+        if not validated:  # `json` and msgspec read some values of types differently
+            return of_objects.array([None if each is None else msgspec.convert(each, of_objects.python) for each in found])
         try:
             return inner.read(values)
         except UNFIT as error:
             if len(values) != 1 or not values[0].is_valid:
                 raise
             # The serde parses by `json`, which reads more than msgspec: NaN, infinities and 1e400, UTF-16, a byte order mark.
-            found = json.loads(values[0].as_py())
             try:
-                return of_objects.array([None if found is None else msgspec.convert(found, of_objects.python)])
+                return of_objects.array([None if found[0] is None else msgspec.convert(found[0], of_objects.python)])
             except UNFIT:
                 raise error from None
 
@@ -310,11 +320,12 @@ def _protobuf_format(registry: RegistrySchema) -> Format:
     """Return the format of messages: unchanged bytes, if the program can read them."""
     from penstock.assets.spark.types.protobuf import MessageReader  # imports protobuf, needed only for this format
 
-    messages = MessageReader(registry.text, registry.message, registry.writers)
+    messages = MessageReader(registry)
 
     def read(data: pa.BinaryArray) -> pa.Array:
         _without_id(data)
         for value in data.drop_null().to_pylist():
+            require_recorded(registry, _schema_id(value))
             messages.read(_schema_id(value), value[_WIRE:])
         return data
 
@@ -341,11 +352,11 @@ def _avro_format(registry: RegistrySchema) -> Format:
     reader, resolves = _avro_schema(registry.text)
     shape, _ = shape_of(as_json_schema(reader), Text(object))
     writers: dict[int, _AvroSchema] = {}
+    require_type = _type_check(registry)
 
     def writer_of(number: int) -> _AvroSchema:
         if number not in writers:
-            if number not in registry.writers:
-                raise ValueError(f"it was written with the schema of id {number}, which is not recorded here: {_recorded(registry)}")
+            require_recorded(registry, number)
             writers[number], _ = _avro_schema(registry.writers[number])
         return writers[number]
 
@@ -363,7 +374,9 @@ def _avro_format(registry: RegistrySchema) -> Format:
                 raise ValueError(f"it was written with the schema of id {number}, which does not fit the program's: {error}") from error
         if source.read(1):
             raise ValueError("bytes are left behind the value")
-        return msgspec.convert(resolved(found) if resolves else found, shape.python, builtin_types=_OF_AVRO)
+        value_read = resolved(found) if resolves else found
+        require_type(value_read)
+        return msgspec.convert(value_read, shape.python, builtin_types=_OF_AVRO)
 
     def read(data: pa.BinaryArray) -> pa.Array:
         _without_id(data)
@@ -391,7 +404,24 @@ def _avro_schema(text: str) -> tuple[_AvroSchema, bool]:
         raise ValueError(f"an Avro schema cannot be read: {error}") from error
 
 
-def _recorded(registry: RegistrySchema) -> str:
-    if not registry.writers:
-        return "none is: an earlier version of Penstock wrote this, or the Schema Registry did not answer. Take another snapshot"
-    return f"there are {', '.join(map(str, sorted(registry.writers)))}"
+def require_recorded(registry: RegistrySchema, schema_id: int) -> None:
+    """Raise ValueError if the schema with which a value was written is not recorded: the program asks the registry for it, and refuses the
+    value if the registry has none."""
+    if schema_id in registry.writers:
+        return
+    there = f"there are {', '.join(map(str, sorted(registry.writers)))}"
+    none = "none is: an earlier version of Penstock wrote this, or the Schema Registry did not answer. Take another snapshot"
+    raise ValueError(f"it was written with the schema of id {schema_id}, which is not recorded here: {there if registry.writers else none}")
+
+
+def _type_check(registry: RegistrySchema) -> Callable[[object], None]:
+    """Return a function that raises msgspec.ValidationError for a value that is not of the type to which the program converts it."""
+    if registry.type is None:
+        return lambda found: None
+    shape, nullable = shape_of(registry.type)
+    exact = or_none(shape.exact) if nullable and not isinstance(shape, Text) else shape.exact
+
+    def check(found: object) -> None:
+        msgspec.convert(found, exact)
+
+    return check

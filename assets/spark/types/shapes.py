@@ -111,6 +111,17 @@ class Number(Shape):
         return pa.array([None if each is None else float(cast(float, each)) for each in objects], pa.float64())
 
 
+@dataclass(frozen=True, slots=True)
+class Whole(Shape):
+    """An integer that may be written as `1.0`."""
+
+    python: PythonType = int | float
+    spark: T.DataType = T.LongType()  # noqa: RUF009 (immutable)
+
+    def array(self, objects: Sequence[object]) -> pa.Array:
+        return pa.array([int(each) if isinstance(each, float) and each.is_integer() else each for each in objects], pa.int64())
+
+
 class Text(Shape):
     """A value as text: a string unchanged, null as null, everything else as its original JSON; if that has a name or an item of a set
     twice, as the JSON of the value that it is read as."""
@@ -435,6 +446,7 @@ STRING, BINARY = Scalar(str, T.StringType()), Scalar(bytes, T.BinaryType())
 DATE, TIMESTAMP = Scalar(date, T.DateType()), Moment()
 DECIMAL, TEXT = Scalar(Decimal, T.DecimalType(38, 18)), Text()
 UUID, TIME, DURATION = Written(uuid.UUID), Written(time), Written(timedelta)
+WHOLE = Whole()
 NOTHING = Scalar(None, T.StringType())
 """Type of columns that are always null."""
 

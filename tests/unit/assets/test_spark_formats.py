@@ -549,7 +549,9 @@ def test_settings_that_change_what_a_deserializer_reads_leave_bytes() -> None:
 
 
 def test_json_schema_and_protobuf() -> None:
-    registered = RegistrySchema("JSON", '{"type":"object","properties":{"n":{"type":["integer","null"]}},"required":["n"]}')
+    registered = RegistrySchema(
+        "JSON", '{"type":"object","properties":{"n":{"type":["integer","null"]}},"required":["n"]}', writers={0: ""}
+    )
     assert column(format_of("json_schema", None, registered), [b"\x00" + bytes(4) + b'{"n":5}']) == [{"n": 5}]
     assert format_of("protobuf", None, RegistrySchema("PROTOBUF", "")).spark == T.BinaryType()
     assert format_of("a_serde_of_the_users") is BINARY

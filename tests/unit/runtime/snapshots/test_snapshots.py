@@ -161,7 +161,7 @@ def test_a_snapshot_is_written_without_a_schema_registry(tmp_path: Path, caplog:
     )
     [kept] = read_manifest(folder).stores
     assert kept.value_registry_schema == RegistrySchema("AVRO", '"string"')
-    assert "Store s: its values of Avro will not be readable outside the program" in caplog.text
+    assert "Store s: its values with schemas of a registry will not be readable outside the program" in caplog.text
     store.close()
 
 
