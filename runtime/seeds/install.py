@@ -30,6 +30,7 @@ from penstock.runtime.coordination.topics import TopicLayout, coordination_topic
 from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
 from penstock.runtime.model.errors import (
+    BrokerUnavailableError,
     SeedRefusedError,
     StateDirectoryLockedError,
     StreamsError,
@@ -120,8 +121,8 @@ class _Installation:
         problems = [running]
         try:
             problems += self._misfit(plan_seed(self._topology, self._layout(make=False), self._application_id, self._seed))
-        except StreamsError as error:
-            problems.append(str(error))
+        except StreamsError as error:  # the remedies behind the colon, such as a reset, are not for an application that runs
+            problems += [str(each).partition(": ")[0] for each in (error, *error.further)]
         raise SeedRefusedError("\n".join(problems)) from cause
 
     def run(self, reset: bool) -> Installed:
@@ -159,8 +160,13 @@ class _Installation:
         return [misfit_text(plan.misfits, self._application_id, self._seed)] if plan.misfits else []
 
     def _was_installed(self) -> bool:
-        """Return True if a running application began with this seed. One with missing topics did not."""
-        plan = plan_seed(self._topology, self._layout(make=False), self._application_id, self._seed)
+        """Return True if a running application began with this seed. One with missing or other topics did not."""
+        try:
+            plan = plan_seed(self._topology, self._layout(make=False), self._application_id, self._seed)
+        except BrokerUnavailableError:
+            raise
+        except StreamsError:  # reported by `refuse`
+            return False
         logs = {partition.topic for task in plan.tasks for partition in task.changelogs}
         return (
             not plan.misfits and logs == set(self._topics.describe(logs)) and self._read_preconditions(plan.tasks).is_installed(plan.tasks)

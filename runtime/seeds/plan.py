@@ -97,10 +97,13 @@ class _Planner:
         self._parts = {part.id: part for part in topology.sub_topologies()}
         self._stores = {part.id: {store.name: store for store in map(build_store, part.stores)} for part in self._parts.values()}
         self._global = {found.store.name for found in topology.global_stores()}
-        self._global_topics = {*topology.global_topics, *_global_inputs(seed)}
+        self._read_by_globals = _global_inputs(seed)
+        self._global_topics = {*topology.global_topics, *self._read_by_globals}
         self._there = {TaskId.parse(task) for task in seed.tasks if task != GLOBAL}
         known = (*seed.manifest.settled, *seed.manifest.inputs)
-        self._inputs = {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in known}
+        # The position of a global store is no task's: a stream of its topic would leave out the records before it.
+        of_tasks = [at for at in known if at.topic not in self._read_by_globals]
+        self._inputs = {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in of_tasks}
         self.misfits: list[str] = []
 
     # --- one task -----------------------------------------------------------------------------------------------------------
@@ -163,6 +166,8 @@ class _Planner:
         topic, numbers = wanted.topic, [partition.partition for partition in self._inputs if partition.topic == wanted.topic]
         if wanted in self._inputs:
             return "it is an input of another task of the seed"
+        if topic in self._read_by_globals:
+            return "in the seed it is the input of a global store, and no task has processed its records"
         if not numbers:
             return f"the seed's inputs are {', '.join(sorted({partition.topic for partition in self._inputs})) or 'none'}"
         return f"it was made for {max(numbers) + 1} partitions, and the topic has {self._layout.partitions[topic]}"

@@ -378,6 +378,9 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
         topics = world.broker.topics()
         with pytest.raises(SeedRefusedError, match=r"runs [(]one[)]: stop every instance first(.|\n)*there is no offset of"):
             install(world, elsewhere, half.seed, of=other)
+        absent = topology_of("absent", "absent-too")  # its error says how to go on, and not that the application runs
+        with pytest.raises(SeedRefusedError, match=r"runs [(]one[)](.|\n)*source topic absent, absent-too does not exist on [^ ]+$"):
+            install(world, elsewhere, half.seed, of=absent)
         assert world.broker.topics() == topics, "nothing is made beside an application that runs"
     with pytest.raises(SeedRefusedError) as refused:
         install(world, elsewhere, late, of=topology_of(world.source, world.table, more=True))
@@ -387,7 +390,8 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
 
 
 def test_a_snapshot_of_an_application_with_a_global_table_seeds_another_one(broker: Kafka, tmp_path: Path) -> None:
-    """Also if the other one has no such table; records counted by the first application are not counted again."""
+    """Also if the other one has no such table; records counted by the first application are not counted again. A stream of its topic is not
+    read from where the table was: no task has processed the records before."""
     source, cards = broker.create_topic("source"), broker.create_topic("cards", 1, {"cleanup.policy": "compact"})
     broker.produce(cards, [("a", "A"), ("b", "B")])
     broker.produce(source, [("a", "1"), ("b", "1")])
@@ -419,6 +423,15 @@ def test_a_snapshot_of_an_application_with_a_global_table_seeds_another_one(brok
         assert "is installed: 1 tasks" in str(install_seed(topology(with_table).resolved(app), app, str(snapshot)))
         broker.produce(source, [("a", "2")])
         counted(with_table, app, 3 if with_table else 4)
+    builder = StreamsBuilder()
+    text = Consumed(serdes.STRING, value=serdes.STRING)
+    builder.stream(source, text).group_by_key().count(Materialized("counts", caching=False))
+    builder.stream(cards, text).to(broker.create_topic("elsewhere"))
+    app = config_of(unique("seeded"), broker.bootstrap_servers, tmp_path / "seeded-stream")
+    with pytest.raises(
+        SeedRefusedError, match=f"no offset of {cards}-0, which task 1_0 reads: in the seed it is the input of a global store"
+    ):
+        install_seed(builder.build().resolved(app), app, str(snapshot))
 
 
 def test_offsets_that_no_longer_exist_are_reported_with_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
