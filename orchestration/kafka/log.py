@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_end import LogEnd
+from penstock.runtime.kafka.logins import FollowedConsumer, followed
 
 FROM_START = 0
 WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
@@ -32,20 +33,19 @@ def reader(connection: Connection) -> Iterator[Consumer]:
 def new_reader(connection: Connection, group: str = "penstock-reader") -> Consumer:
     """Return a consumer of committed records that joins no group and reports the end of a partition. The client requires the name of a
     group; nothing is committed to it."""
-    return Consumer(
-        connection.client(
-            {
-                "group.id": group,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 50,
-                "fetch.queue.backoff.ms": 5,
-                "log_level": 2,
-            }
-        )
+    properties = connection.client(
+        {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            "fetch.queue.backoff.ms": 5,
+            "log_level": 2,
+        }
     )
+    return followed(FollowedConsumer(properties), properties)
 
 
 def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:

@@ -37,6 +37,7 @@ from penstock.orchestration.projection import writer
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
+from penstock.runtime.kafka.logins import followed
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.events import events_topic
 
@@ -99,7 +100,8 @@ class Feed:
 
     def _topic_ids(self, timeout_s: float) -> dict[str, str]:
         if self._admin is None:
-            self._admin = AdminClient(self._application.connection.client({"log_level": 2}))
+            properties = self._application.connection.client({"log_level": 2})
+            self._admin = followed(AdminClient(properties), properties)
         found: dict[str, str] = {}
         futures = self._admin.describe_topics(TopicCollection(list(self._topics)), request_timeout=timeout_s)
         for topic, future in futures.items():

@@ -22,6 +22,7 @@ BUILD = "PENSTOCK_BUILD"
 
 Value = str | int | float | bool
 
+_FILE = "${file:"
 _NAME = r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}"
 _REFERENCE = re.compile(rf"{_NAME}|\$\{{file:((?:[^${{}}]|{_NAME})+)\}}")
 
@@ -54,6 +55,17 @@ def _content(path: Path, where: str) -> str:
 def setting(text: str, where: str, environment: Mapping[str, str] = os.environ) -> str:
     """As `filled_in`, for a configuration value. The result keeps its template, which messages show instead of the value."""
     return FromEnvironment.of(filled_in(text, where, environment), text) if _REFERENCE.search(text) else text
+
+
+def is_from_file(value: object) -> bool:
+    """Return True for a configuration value that refers to a file, which may change."""
+    return isinstance(value, FromEnvironment) and _FILE in value.template
+
+
+def read_again(key: str, value: object) -> object:
+    """Return a configuration value as the file to which it refers has it now; others as they are. Raises StreamsConfigError if the file
+    cannot be read."""
+    return setting(value.template, key) if isinstance(value, FromEnvironment) and is_from_file(value) else value
 
 
 def resolved(

@@ -23,6 +23,7 @@ import platformdirs
 
 from penstock.runtime.config import client_tags
 from penstock.runtime.config.client_properties import COMMON, CONSUMER, PRODUCER
+from penstock.runtime.config.environment import is_from_file
 from penstock.runtime.config.keys import AT_LEAST_ONCE, KEYS, ConfigKey, Kind
 from penstock.runtime.config.optimizations import optimizations_of
 from penstock.runtime.model.errors import StreamsConfigError
@@ -140,7 +141,7 @@ class StreamsConfig(Mapping[str, object]):
             elif name.startswith(client_tags.PREFIX):
                 self._values[name] = value
             elif _is_client_setting(name):
-                self._clients[name] = _plain(name, value)
+                self._clients[name] = _plain(name, given)
             elif name in declared:
                 self._values[name] = value
             else:
@@ -478,5 +479,5 @@ def _integer(value: object) -> int | None:
 
 def _plain(name: str, value: object) -> Property:
     if isinstance(value, str | int | float | bool):
-        return str(value) if isinstance(value, str) else value
+        return str(value) if isinstance(value, str) and not is_from_file(value) else value
     raise StreamsConfigError(f"{name} must be a string, a number or a boolean, not {kind(value)}: it is a setting of the Kafka client")

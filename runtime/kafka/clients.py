@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
+from penstock.runtime.kafka.logins import FollowedConsumer, FollowedProducer, current, followed
 from penstock.runtime.model.errors import StreamsConfigError
 
 ClientProperties = Mapping[str, str | int | float | bool | Callable[..., object] | None]
@@ -40,19 +41,23 @@ QUIET = {"log_level": 2}
 """Properties of clients of commands: librdkafka's own messages are not logged; errors are raised."""
 
 
+def _consumer(properties: Mapping[str, object]) -> Consumer:
+    return followed(FollowedConsumer(current(properties), logger=KAFKA_LOGGER), properties)
+
+
 def input_consumer(config: StreamsConfig) -> Consumer:
     """Return the consumer of a worker's input partitions, with the application's group, which it never joins.
 
     Offsets that are out of range are errors (`auto.offset.reset=error`): the engine applies the reset policy itself and reports it.
     """
     fixed = {**_NO_COMMITS, "enable.partition.eof": True, "auto.offset.reset": "error", "group.id": config.application_id}
-    return Consumer({**config.consumer_properties("main"), **fixed}, logger=KAFKA_LOGGER)
+    return _consumer({**config.consumer_properties("main"), **fixed})
 
 
 def log_consumer(properties: ClientProperties, name: str) -> Consumer:
     """Return a consumer for many records of a log, outside any group. `name`: its `client.id` if `properties` have none."""
     # librdkafka requires a `group.id` even if no group is used. The group is never joined, and has no commits.
-    return Consumer({**_FAST, "group.id": name, "client.id": name, **properties, **_LOG, "auto.offset.reset": "error"}, logger=KAFKA_LOGGER)
+    return _consumer({**_FAST, "group.id": name, "client.id": name, **properties, **_LOG, "auto.offset.reset": "error"})
 
 
 def tail_consumer(properties: Mapping[str, object], group: str) -> Consumer:
@@ -64,24 +69,24 @@ def tail_consumer(properties: Mapping[str, object], group: str) -> Consumer:
         "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 100,
     }
-    return Consumer(settings, logger=KAFKA_LOGGER)
+    return _consumer(settings)
 
 
 def group_consumer(properties: ClientProperties, group: str) -> Consumer:
     """Return a consumer that is a member of a group, and reads nothing."""
     fixed = {"group.id": group, "partition.assignment.strategy": "cooperative-sticky", "auto.offset.reset": "latest"}
-    return Consumer({**properties, "enable.auto.commit": False, **fixed}, logger=KAFKA_LOGGER)
+    return _consumer({**properties, "enable.auto.commit": False, **fixed})
 
 
 def offsets_consumer(properties: ClientProperties, group: str) -> Consumer:
     """Return a consumer that reads and commits a group's offsets, and never joins the group."""
     fixed = {"group.id": group, "isolation.level": "read_uncommitted", "enable.auto.commit": False}
-    return Consumer({**properties, **fixed}, logger=KAFKA_LOGGER)
+    return _consumer({**properties, **fixed})
 
 
 def producer(properties: Mapping[str, object]) -> Producer:
     """Return a producer without transactions."""
-    return Producer(dict(properties), logger=KAFKA_LOGGER)
+    return followed(FollowedProducer(current(properties), logger=KAFKA_LOGGER), properties)
 
 
 def transactional_producer(properties: Mapping[str, object], transactional_id: str) -> Producer:
@@ -92,7 +97,7 @@ def transactional_producer(properties: Mapping[str, object], transactional_id: s
 def admin_client(config: StreamsConfig, **callbacks: Callable[..., object]) -> AdminClient:
     """Return an admin client. Raises StreamsConfigError for settings that the Kafka client refuses."""
     try:
-        properties: dict[str, object] = {**_ALL_BROKERS, **config.admin_properties(), **callbacks}
-        return AdminClient(properties, logger=KAFKA_LOGGER)  # type: ignore[arg-type]  # callbacks are not annotated there
+        properties = current({**_ALL_BROKERS, **config.admin_properties(), **callbacks})
+        return followed(AdminClient(properties, logger=KAFKA_LOGGER), properties)  # type: ignore[arg-type]  # callbacks are not annotated there
     except KafkaException as error:
         raise StreamsConfigError(f"the Kafka client refuses its settings: {config.redacted(error.args[0].str())}") from None

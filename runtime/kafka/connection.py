@@ -8,6 +8,7 @@ from typing import Self
 
 from penstock.runtime.config.client_properties import COMMON
 from penstock.runtime.config.streams_config import Property
+from penstock.runtime.kafka.logins import current
 
 _PREFIXES = (
     "security.",
@@ -39,8 +40,8 @@ class Connection:
         return cls(str(properties["bootstrap.servers"]), {name: value for name, value in properties.items() if name in _SETTINGS})
 
     def client(self, properties: Mapping[str, Property]) -> dict[str, Property]:
-        """Return the properties of a client that has this connection."""
-        return {"bootstrap.servers": self.servers, **self.settings, **properties}
+        """Return the properties of a client that has this connection, with its login as files have it now."""
+        return {"bootstrap.servers": self.servers, **current(self.settings), **properties}
 
     def __str__(self) -> str:
         return self.servers

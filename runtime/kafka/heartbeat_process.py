@@ -6,7 +6,8 @@ at once by closing the pipe; and that the machine lives, although a long call of
 It imports the Kafka client only, and ignores the signals that a service manager or a terminal sends to all processes of a service: it ends
 after the worker's process does.
 
-    standard input   one line of JSON (`Orders`); then a byte before the pipe closes if the worker closes, none if its process ends
+    standard input   one line of JSON (`Orders`), then one for each new login: [user, password]; `CLOSE` before the pipe closes if the
+                     worker closes, nothing if its process ends
     standard output  a line for each new error of the broker: its code
     the topic        key: the id; value: `silence_ms` in decimal digits every `interval_ms`, or `ENDED`
 """
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, Message, Producer
 
 ENDED = b"ended"
+CLOSE = b"."
 _EXPECTED = (KafkaError._MSG_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PURGE_QUEUE)
 """Errors while no broker answers: the worker's own clients report that."""
 
@@ -54,6 +56,10 @@ class _Sender:
             return
         self._producer.poll(0)
 
+    def renew(self, login: bytes) -> None:
+        """Take up a new login: [user, password]."""
+        self._producer.set_sasl_credentials(*json.loads(login))
+
     def flush(self) -> None:
         self._producer.flush(self._orders.silence_ms / 1000)
 
@@ -63,24 +69,35 @@ class _Sender:
             print(error.code(), flush=True)
 
 
+def _line() -> bytes:
+    """Return the next line of standard input, or `CLOSE`; nothing at its end."""
+    line = b""
+    while line != CLOSE and not line.endswith(b"\n"):
+        if not (part := os.read(0, 1)):
+            return b""
+        line += part
+    return line
+
+
 def main() -> int:
     """Send heartbeats until the worker's process closes or ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    line = b""
-    while not line.endswith(b"\n"):
-        if not (part := os.read(0, 1)):
-            return 0  # it ended before it had a member to report
-        line += part
+    if not (line := _line()):
+        return 0  # it ended before it had a member to report
     orders = Orders(**json.loads(line))
     sender, alive = _Sender(orders), str(orders.silence_ms).encode()
     # A process that the worker's has forked may hold the pipe open: then only the parent's number shows its end.
     while os.getppid() == orders.parent:
         sender.send(alive)
         if select.select([0], [], [], orders.interval_ms / 1000)[0]:
-            if os.read(0, 1):
-                return 0
-            break
+            match said := _line():
+                case b"":
+                    break
+                case _ if said == CLOSE:
+                    return 0
+                case _:
+                    sender.renew(said)
     sender.send(ENDED)
     sender.flush()
     return 0

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError
 
 from penstock.runtime.kafka import heartbeat_process
 from penstock.runtime.kafka.failures import with_remedy
-from penstock.runtime.kafka.heartbeat_process import Orders
+from penstock.runtime.kafka.heartbeat_process import CLOSE, Orders
+from penstock.runtime.kafka.logins import current, followed
 from penstock.runtime.model import child_process
 from penstock.runtime.model.clock import Clock
 
@@ -41,6 +42,7 @@ class Heartbeats:
         self._not_before_ms = 0
         self.id = ""
         """Key of the heartbeats; "" while none are sent."""
+        followed(self, properties)
 
     def keep(self) -> str:
         """Start the process if it does not run, and return the id of its heartbeats: another one for each process. Log its errors."""
@@ -67,11 +69,19 @@ class Heartbeats:
             os.set_blocking(self._process.stdout.fileno(), False)
             self.id = uuid.uuid4().hex[:16]
             interval_ms = max(1, self._silence_ms // PER_SILENCE)
-            orders = Orders(self.id, os.getpid(), self._topic, interval_ms, self._silence_ms, self._properties)
+            properties = current(self._properties)
+            orders = Orders(self.id, os.getpid(), self._topic, interval_ms, self._silence_ms, properties)
             os.write(self._process.stdin.fileno(), json.dumps(dataclasses.asdict(orders)).encode() + b"\n")
         except OSError as error:
             logger.warning("no heartbeats are sent: %s. The end of this process is noticed after session.timeout.ms", error)
             self._forget()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Pass a new login on to the process, if it runs (`logins.py`, whose thread calls this). Another one begins with it."""
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.closed:
+            with suppress(BrokenPipeError):  # it has ended, which `keep` finds
+                os.write(process.stdin.fileno(), json.dumps([username, password]).encode() + b"\n")
 
     def _log_errors(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -99,7 +109,7 @@ class Heartbeats:
             return
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended before
-            os.write(process.stdin.fileno(), b".")
+            os.write(process.stdin.fileno(), CLOSE)
         self._forget()
         try:
             process.wait(_END_SECONDS)

@@ -17,6 +17,7 @@ from typing import TypeVar
 import pytest
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
@@ -34,25 +35,28 @@ from penstock.orchestration.health.broker_facts import ask_broker
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rights import Operation, Resource, Right, Role, rights
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.coordination.topics import coordination_topic, heartbeats_topic
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.topology.factory import build_topology
 from tests.dagster.telling import STREAMS_TOML, Project
 from tests.support import Kafka, unique, wait_until
 from tests.support.issuer import Issuer
-from tests.support.secured import ADMIN, SecuredBroker
+from tests.support.secured import ADMIN, ROTATED, SecuredBroker
 
 PASSWORD = secrets.token_hex(12)
 VARIABLE, USER = "PENSTOCK_TEST_KAFKA_PASSWORD", "PENSTOCK_TEST_KAFKA_USER"
+NEW_PASSWORD = secrets.token_hex(12)
 LEAST = "least rights"
+FILE = "file"
+"""The password is in a file of this name in the project's folder."""
 TOKEN_SECONDS = 20
 """Less than a test takes: the broker ends connections whose token has expired, unless their client brings another one."""
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    folder, passwords = tmp_path_factory.mktemp("secured"), dict.fromkeys((ADMIN, *Role), PASSWORD)
+    folder, passwords = tmp_path_factory.mktemp("secured"), dict.fromkeys((ADMIN, ROTATED, *Role), PASSWORD)
     with Issuer(folder, {str(user): password for user, password in passwords.items()}, TOKEN_SECONDS) as issuer:
         broker = SecuredBroker(folder, free_port(), free_port(), passwords, issuer)
         broker.start()
@@ -65,11 +69,14 @@ def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureReque
     """As the fixture of all tests here, with a login: as a super user, or as the user that a variable names, with the least rights. The
     password is in the environment alone."""
     logins = {"certificate": secured.by_certificate, "token": secured.by_token}
-    login = logins.get(request.param, secured.by_password)(ADMIN)
+    login = logins.get(request.param, secured.by_password)(ROTATED if request.param == FILE else ADMIN)
     application, path, home = unique("app"), tmp_path / "streams.toml", tmp_path / "home"
     monkeypatch.setenv(VARIABLE, PASSWORD)
     monkeypatch.setenv(USER, ADMIN)
     hidden = {PASSWORD: f"${{{VARIABLE}}}", ADMIN: f"${{{USER}}}"}
+    if request.param == FILE:
+        (tmp_path / FILE).write_text(PASSWORD)
+        hidden[PASSWORD] = f"${{file:{tmp_path / FILE}}}"
     shown = {name: hidden.get(str(value), value) for name, value in login.settings.items()}
     lines = "".join(f'"{name}" = "{value}"\n' for name, value in shown.items())
     config = f"[applications.{application}.config]\n"
@@ -203,6 +210,41 @@ def test_an_instance_runs_on_when_its_tokens_expire(project: Project, secured: S
         wait_until(lambda: time.monotonic() - began > TOKEN_SECONDS, what="the end of a token")  # noqa: B023 (called in this round)
         goes_through(1 + lifetime)
     assert process.alive and secured.issuer.issued[ADMIN] >= tokens + 2
+
+
+@pytest.mark.parametrize("project", [FILE], indirect=True)
+def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project, secured: SecuredBroker, tmp_path: Path) -> None:
+    """The broker has the new one first, and all connections end; the file follows when the instance has been refused."""
+    application, (name, _) = project.application, project.application.instances
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    admin = Kafka(secured.bootstrap_servers, {key: str(value) for key, value in secured.connection.settings.items()})
+    admin.create_topic(source, 2, exact=True)
+    admin.create_topic(out, 1, exact=True)
+    process, _ = project.operations.launcher.start(application, name)
+
+    def goes_through(records: int) -> None:
+        admin.produce(source, [("key", "{}")])
+        wait_until(lambda: len(admin.consume(out)) == records, 60, f"result {records}")
+
+    def heartbeats() -> int:
+        return len(admin.consume(heartbeats_topic(application.id)))
+
+    goes_through(1)
+    project.feed()
+    rotated = UserScramCredentialUpsertion(ROTATED, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), NEW_PASSWORD.encode())
+    admin.admin.alter_user_scram_credentials([rotated])[ROTATED].result(30)
+    secured.stop()
+    secured.start()
+    log = project.operations.paths.log_path(name)
+    wait_until(lambda: "Authentication failed" in log.read_text(), 60, "a refusal")
+    (tmp_path / "new").write_text(NEW_PASSWORD)
+    (tmp_path / "new").replace(tmp_path / FILE)
+    goes_through(2)
+    before = heartbeats()
+    wait_until(lambda: heartbeats() > before, 30, "a heartbeat")
+    project.feed()
+    assert process.alive and "RUNNING" in penstock("status").output
+    assert penstock("pause", application.id, "0_1").exit_code == 0
 
 
 def test_a_connection_shows_no_secret(secured: SecuredBroker) -> None:

@@ -12,6 +12,8 @@ from tests.support.issuer import AUDIENCE, Issuer
 
 ADMIN = "admin"
 """Super user that logs in with a password."""
+ROTATED = "rotated"
+"""Another one, whose password a test changes."""
 BROKER = "broker"
 """Common name of the broker's certificate: a super user, too."""
 
@@ -34,7 +36,7 @@ ssl.truststore.location={folder}/authority.crt
 listener.name.ssl.ssl.client.auth=required
 listener.name.controller.ssl.client.auth=required
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:CN={broker};User:{admin};User:CN={admin}
+super.users=User:CN={broker};User:{admin};User:CN={admin};User:{rotated}
 """
 
 
@@ -99,6 +101,7 @@ class SecuredBroker(EmbeddedBroker):
             folder=self.certificates,
             broker=BROKER,
             admin=ADMIN,
+            rotated=ROTATED,
             oauth="org.apache.kafka.common.security.oauthbearer",
             keys_url=self.issuer.keys_url,
             audience=AUDIENCE,
