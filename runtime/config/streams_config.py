@@ -167,6 +167,10 @@ class StreamsConfig(Mapping[str, object]):
         self._check_addresses()
 
     def _check_addresses(self) -> None:
+        for address in self.text("bootstrap.servers").split(","):
+            port = address.rpartition(":")[2].strip()
+            if port.isdecimal() and ":" in address and not 0 < int(port) <= _LAST_PORT:  # the client would take the rest modulo 65536
+                raise StreamsConfigError(self._refused("bootstrap.servers", f"{port} is not a port: choose one from 1 to {_LAST_PORT}"))
         try:
             _ = self.application_server
         except ValueError as error:

@@ -7,13 +7,16 @@ import os
 from pathlib import Path
 
 from penstock.runtime.client.kafka_streams import KafkaStreams
-from penstock.runtime.client.running import EXIT_CLEAN, EXIT_FAILED, log_refusal
+from penstock.runtime.client.running import EXIT_CLEAN, EXIT_FAILED, log_refusal, received_signals
 from penstock.runtime.config.environment import BUILD
+from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.instance.build import build_of, keep_code
 from penstock.runtime.instance.seed import INTERRUPTED, seed
 from penstock.runtime.instance.settings import InstanceSettings
+from penstock.runtime.kafka.first_contact import FirstContact
 from penstock.runtime.model import logs
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsConfigError, StreamsError, TopologyError
+from penstock.runtime.seeds.find import find_seed
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ def run_instance(
     fields = {"application": settings.application, **({"instance": settings.instance} if settings.instance else {})}
     logs.configure(Path(settings.log_path) if settings.log_path else None, fields=fields, output=logging_to)
     logger.info("instance %s starts, process %d", settings.instance or f"of {settings.application}", os.getpid())
-    if where is not None and (status := _seeded(settings, where, reset_offsets)) != EXIT_CLEAN:
+    if where is not None and (status := _seeded(settings, where, reset_offsets)) is not None:
         return status
     try:
         streams = KafkaStreams(settings.factory, settings.streams_config(), log_path=settings.log_path)
@@ -42,13 +45,15 @@ def run_instance(
     return streams.run()
 
 
-def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int:
-    """Install the seed. Returns the exit status, `EXIT_CLEAN` if the instance may run."""
+def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int | None:
+    """Install the seed. Returns None if the instance may run, otherwise the exit status."""
     try:
-        while True:
+        config = StreamsConfig(settings.streams_config())
+        find_seed(where, config.application_id)  # its errors need no broker
+        while _broker_answers(config):
             try:
                 logger.info("%s", seed(settings, where, reset=reset))
-                break
+                return None
             except BrokerUnavailableError as error:
                 logger.warning("%s; the seed waits for a broker, and continues from where it is", error)
     except StreamsError as error:
@@ -56,4 +61,16 @@ def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int:
     except KeyboardInterrupt:
         logger.error(INTERRUPTED)
         return EXIT_FAILED
+    logger.info("stopped before a broker has answered: the seed is not installed; start again")
     return EXIT_CLEAN
+
+
+def _broker_answers(config: StreamsConfig) -> bool:
+    """Wait for a broker. Returns False if a signal has come first. Raises StreamsConfigError if the brokers reject this client."""
+    stopped: list[int] = []
+    with received_signals(stopped.append):
+        try:
+            FirstContact(config, lambda: bool(stopped)).wait()
+        except BrokerUnavailableError:
+            return False
+    return not stopped

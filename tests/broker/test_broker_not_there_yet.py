@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import psutil
@@ -17,6 +19,7 @@ import pytest
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
+from penstock.runtime.client.running import EXIT_CONFIGURATION
 from penstock.runtime.coordination import previous_run as former
 from penstock.runtime.kafka import topic_admin as topics
 from penstock.runtime.kafka.topic_admin import TopicAdmin
@@ -24,8 +27,9 @@ from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.states import State
 from penstock.runtime.worker import assembly
-from tests.support import Kafka, unique, wait_until
+from tests.support import PATIENCE, Kafka, unique, wait_until
 from tests.support.engine import client, count_topology, reaches
+from tests.support.seeds import seed_of_counts
 
 POINTS = [
     (TopicAdmin, "describe", True),
@@ -99,14 +103,17 @@ def test_a_start_waits_at_each_of_its_requests_and_continues(
                 reaches(streams, State.RUNNING)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "seeded"), [(1, False), (2, False), (1, True)])
 def test_an_instance_waits_for_a_broker_that_is_frozen_not_there_or_unknown_and_says_so(
-    own_broker: EmbeddedBroker, tmp_path: Path, workers: int
+    own_broker: EmbeddedBroker, tmp_path: Path, workers: int, seeded: bool
 ) -> None:
-    """The process is stopped while it waits, and exits with status 0."""
-    with frozen(own_broker):
-        places = [own_broker.bootstrap_servers, f"127.0.0.1:{free_port()}", "no.such.host.invalid:9092"]
-        started = [Instance(tmp_path / str(number), servers, workers) for number, servers in enumerate(places)]
+    """The process is stopped while it waits, and exits with status 0. Also before it installs a seed, and if something else listens there,
+    which accepts connections and says nothing."""
+    seed = seed_of_counts(tmp_path, "in", {"a": 1}, 1) if seeded else None
+    with frozen(own_broker), socket.create_server(("127.0.0.1", 0)) as mute:
+        unknown = "no.such.host.invalid:9092"
+        places = [own_broker.bootstrap_servers, f"127.0.0.1:{free_port()}", unknown, f"127.0.0.1:{mute.getsockname()[1]}"]
+        started = [Instance(tmp_path / str(number), servers, workers, seed) for number, servers in enumerate(places)]
         try:
             for instance, servers in zip(started, places, strict=True):
                 wait_until(lambda log=instance: "no broker has answered for 3 s" in log.text(), what=servers)  # type: ignore[misc]
@@ -128,25 +135,34 @@ def test_brokers_that_refuse_the_client_end_the_start(broker: Kafka, tmp_path: P
         wait_until(lambda: streams.state is State.ERROR, what="the end")
         assert isinstance(streams.failure, StreamsConfigError) and "the brokers refuse this client" in str(streams.failure)
         assert "s3cr3t" not in str(streams.failure)
+    seeded = Instance(tmp_path / "seeded", broker.bootstrap_servers, 1, seed_of_counts(tmp_path, "in", {"a": 1}, 1), settings)
+    try:
+        assert seeded.process.wait(30 * PATIENCE) == EXIT_CONFIGURATION, seeded.text()
+    finally:
+        seeded.process.kill()
+    assert "the brokers refuse this client" in seeded.text() and "s3cr3t" not in seeded.text()
 
 
 class Instance:
     """A process, started like the launcher's."""
 
-    def __init__(self, folder: Path, servers: str, workers: int) -> None:
+    def __init__(
+        self, folder: Path, servers: str, workers: int, seed: Path | None = None, more: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
         folder.mkdir()
         self._log = folder / "log"
         settings = {
             "application": "waits",
             "instance": f"waits-{folder.name}",
             "factory": "tests.broker.worker_apps:counts",
-            "config": {"bootstrap.servers": servers, "state.dir": str(folder), "num.stream.threads": workers},
+            "config": {"bootstrap.servers": servers, "state.dir": str(folder), "num.stream.threads": workers, **more},
             "log_path": str(self._log),
         }
         path = folder / "settings.json"
         path.write_bytes(msgspec.json.encode(settings))
         environment = {**os.environ, "TEST_SOURCE": "in", "TEST_OUTPUT": "out"}
-        self.process = subprocess.Popen([sys.executable, "-m", "penstock.runtime.instance", "--config", str(path)], env=environment)
+        command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(path), *(["--seed", str(seed)] if seed else [])]
+        self.process = subprocess.Popen(command, env=environment)
 
     def text(self) -> str:
         return self._log.read_text() if self._log.exists() else ""

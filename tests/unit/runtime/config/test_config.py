@@ -78,6 +78,8 @@ def test_a_default_serde_may_be_given_by_its_path(name: object) -> None:
     [
         ({"application.id": None}, "application.id is missing. Names the application"),
         ({"bootstrap.servers": ""}, "bootstrap.servers is missing. host:port"),
+        ({"bootstrap.servers": "a:9092, b:99999"}, "99999 is not a port: choose one from 1 to 65535"),
+        ({"bootstrap.servers": "SSL://a:0"}, "0 is not a port"),
         ({"aplication.id": "x"}, "unknown configuration key 'aplication.id'; did you mean 'application.id'"),
         ({"commit.interval": 5}, "unknown configuration key 'commit.interval'; did you mean 'commit.interval.ms'"),
         ({"linger.msec": 5}, "did you mean 'linger.ms'"),
