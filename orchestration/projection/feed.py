@@ -209,7 +209,7 @@ class Feed:
             )
         return BrokerUnavailableError(
             f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"
-            f"{start_hint(self._application.bootstrap_servers)}; the application's instances continue by themselves as soon as it does"
+            f"{start_hint(self._application.bootstrap_servers)}; instances that run continue by themselves as soon as it does"
         )
 
 
