@@ -4,13 +4,15 @@ An alert is recorded first and sent afterwards, at least once. A failed message 
 history shows the result. An alert whose severity rises is sent again. One that is resolved before it could be sent is not sent.
 
 A message leaves the company's own systems, so it contains coordinates and errors, but no content of records. An error may quote its record.
-If the alert contains the whole record, everything that the error's text has in common with it is replaced by `…`; otherwise the text ends
-after the record's coordinates and the error's type. `include-record = true` in the rule sends the full text, as `penstock alerts show`
-prints it.
+If the alert contains the whole record, as text, and a serde could not read it, everything that the error's text has in common with it is
+replaced by `…`. Otherwise the text ends after the record's coordinates and the error's type: the application's code may quote stores and
+other records, and of bytes in binary form it is not known what they mean. `include-record = true` in the rule sends the full text, as
+`penstock alerts show` prints it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -45,7 +47,12 @@ _OF_NO_RECORD = (
 )
 """Facts without content of records. So are all of `ErrorDetails`."""
 _AFTER_COORDINATES = re.compile(r"(\S+-\d+@\d+(?:, at .+?:\d+ in [^\s:]+)?[^:]*:)(\s*[A-Za-z_][\w.]*:(?=\s))?.*", re.DOTALL)
+_AFTER_TYPE = re.compile(r"(\b(?:raised [A-Za-z_][\w.]*|[A-Za-z_][\w.]*(?:Error|Exception)):)\s.*", re.DOTALL)
+"""An error without coordinates, as in the last words of an instance."""
+_ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 _DETAILS = frozenset(field.name for field in fields(ErrorDetails))
+_READING = "deserialization"
+"""`reason` of a pause at a record that a serde could not read."""
 _SHORTEST_QUOTE = 5
 """Length from which a quote is removed inside words too; shorter quotes are removed only as whole words."""
 _WORD = re.compile(r"\w+")
@@ -98,15 +105,28 @@ def _without_record(alert: Alert, name: str, text: str) -> str:
     record = _record(alert)
     if record is not None:
         return leave_out(text, record)
-    return _LEFT_OUT if name == "error" else _AFTER_COORDINATES.sub(lambda found: f"{found[1]}{found[2] or ''} {_LEFT_OUT}", text)
+    if name == "error":
+        return _LEFT_OUT
+    text = _AFTER_COORDINATES.sub(lambda found: f"{found[1]}{found[2] or ''} {_LEFT_OUT}", text)
+    return _AFTER_TYPE.sub(rf"\1 {_LEFT_OUT}", text)
 
 
 def _record(alert: Alert) -> bytes | None:
-    """Return key and value of the alert's record, if the alert contains all of it."""
+    """Return key and value of the alert's record, if the alert contains all of it, as text, and its error can be about nothing else."""
     detail = alert.detail
+    if detail.get("reason", _READING) != _READING:
+        return None
     parts = [raw_bytes.from_base64(detail.get(name)) or b"" for name in ("key_base64", "value_base64")]
     cut = any(len(part) >= raw_bytes.SHOWN for part in parts) or bool(detail.get("left_out_bytes"))
-    return None if cut or "value_base64" not in detail else b"\n".join(parts)
+    read = parts[0] if detail.get("part") == "key" else parts[1]
+    return None if cut or "value_base64" not in detail or not _is_text(read) else b"\n".join(parts)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return all(character.isprintable() or character.isspace() for character in data.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def leave_out(text: str, record: bytes) -> str:
@@ -114,6 +134,7 @@ def leave_out(text: str, record: bytes) -> str:
     decoded = record.decode("utf-8", errors="backslashreplace")
     forms = (
         decoded,
+        _ESCAPED.sub(lambda found: json.loads(f'"{found[0]}"'), decoded),
         repr(record),
         repr(decoded),
         record.hex(),

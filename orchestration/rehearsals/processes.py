@@ -74,7 +74,7 @@ class BuildProcess:
         with suppress(BrokenPipeError):  # the process has ended: there is no answer then
             self._requests.write(msgspec.json.encode(request) + b"\n")
             self._requests.flush()
-        while line := self._answers.readline():
+        while (line := self._answers.readline()).endswith(b"\n"):  # a process that ends may leave half of one
             match self._decoder.decode(line):
                 case messages.Progress(records=records):
                     progress(records)

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.kafka.topic_admin import TopicAdmin
-from penstock.runtime.model.errors import SeedRefusedError, StreamsError
+from penstock.runtime.model.errors import BrokerUnavailableError, SeedRefusedError, StreamsError
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
@@ -52,10 +53,15 @@ def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Itera
     """Raise SeedRefusedError if an installation has begun and not finished, since state and input offsets do not match then. Called at each
     start, before anything is opened. `topics` must be used for no other group.
 
-    If the brokers do not know (a coordinator that has just moved), the start continues, and the checks at the opening of tasks apply."""
+    Raises BrokerUnavailableError if no broker knows now (the coordinator hangs, or moves): without the answer, tasks to which the
+    installation has not come yet would begin. Without the right to ask, the start continues; the checks at the opening of tasks apply."""
     try:
         marks = read_marks(topics, application_id, changelogs, topic_ids)
+    except BrokerUnavailableError:
+        raise
     except StreamsError as error:
+        if Meaning.COORDINATOR_NOT_READY in meaning(error.__cause__):
+            raise BrokerUnavailableError(str(error)) from error
         logger.warning("whether a seed was being installed cannot be asked: %s", error)
         return
     unfinished = sorted({mark.seed.partition(":")[0] for mark in marks.values() if mark.stage is not Stage.DONE})

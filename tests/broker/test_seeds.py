@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +26,13 @@ from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
-from penstock.runtime.model.errors import SeedRefusedError, StateDirectoryError, TaskCorruptedError
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.errors import BrokerUnavailableError, SeedRefusedError, StateDirectoryError, TaskCorruptedError
 from penstock.runtime.model.ids import TaskId, TopicPartition
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import State
 from penstock.runtime.seeds.install import install_seed
+from penstock.runtime.seeds.journal import journal_group
 from penstock.runtime.snapshots.manifest import read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.directory import StateDirectory
@@ -169,13 +172,23 @@ def test_rule_30_a_seed_and_the_rest_of_the_stream_are_the_stream_of_the_whole(w
         )
 
 
-def test_rule_30_an_installation_that_is_killed_continues_where_it_was(half: Half) -> None:
-    """Killed at its beginning, in the middle of a store, and when only the offsets are missing: the next attempt writes the rest."""
+def test_rule_30_an_installation_that_is_killed_continues_where_it_was(half: Half, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at its beginning, in the middle of a store, and when only the offsets are missing: the next attempt writes the rest. A start
+    in between is refused, also if its question is not answered at first."""
     world, whole, seed, seeded = half.world, half.whole, half.seed, half.seeded
     kill_installation(world, seeded, seed, after=1)
     assert not any(committed_records(world, seeded).values())
     kill_installation(world, seeded, seed, after=4)
     part = sum(committed_records(world, seeded).values())
+    unanswered, ask = [1], TopicAdmin.last_committed
+
+    def answered_late(admin: TopicAdmin, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        if group == journal_group(seeded.application_id) and unanswered:
+            unanswered.pop()
+            raise BrokerUnavailableError("the coordinator hangs")
+        return ask(admin, group, partitions)
+
+    monkeypatch.setattr(TopicAdmin, "last_committed", answered_late)
     with KafkaStreams(world.topology, seeded) as streams:
         streams.start()
         wait_until(lambda: streams.state is State.ERROR, 40, "the refusal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -112,11 +113,11 @@ def test_an_alert_that_is_over_before_it_could_be_sent_is_not_sent(hook: WebHook
     assert [message["title"] for message in hook.received] == ["a: alert 1"]
 
 
-def paused(key: bytes | None, value: bytes | None, error: BaseException) -> Alert:
-    """An alert as the sensors open it for a record that cannot be read."""
+def paused(key: bytes | None, value: bytes | None, error: BaseException, reason: str = "deserialization") -> Alert:
+    """An alert as the sensors open it for a record that cannot be read, or processed."""
     unread = DeserializationError("cannot be read", node="orders", part="value", serde="json(Order)")
     unread.__cause__ = error
-    point = PausePoint.of(Raw(5, key, value, of="in"), unread, "deserialization", since_ms=1)
+    point = PausePoint.of(Raw(5, key, value, of="in"), unread, reason, since_ms=1)
     at = datetime(2026, 11, 21, tzinfo=UTC)
     event = EventRow(
         id="e", application="a", instance="a-1", task="0_0", kind="TASK_PAUSED", at=at, incarnation=1, sequence=1, payload=point.payload()
@@ -188,8 +189,33 @@ def test_a_rule_decides_whether_its_messages_carry_the_record(hook: WebHook, con
 
 
 @pytest.mark.parametrize(
+    ("value", "error", "reason"),
+    [
+        ((4711).to_bytes(8, "big"), ValueError("4711 is too much"), "deserialization"),  # of a number
+        (b"\x00\x00\x00\x00\x01\xce\x49", ValueError("4711 is too much"), "deserialization"),  # of a registry's serde
+        (zlib.compress(PERSON), ValueError("Erika Mustermann is unknown"), "deserialization"),
+        (b'{"name": "M\\u00fcller"}', ValueError("Müller is unknown"), "deserialization"),
+        (b'{"id": 1}', ValueError("the account of Erika Mustermann has 4711"), "processing"),  # of a store, or of another record
+        (b'{"id": 1}', TypeError("cannot write Total('Mustermann', 4711)"), "production"),
+    ],
+)
+def test_nor_does_it_carry_what_the_bytes_mean_or_what_other_records_hold(value: bytes, error: Exception, reason: str) -> None:
+    alert = paused(b"k", value, error, reason)
+    message = notifications.message_title(alert, include_record=False) + "\n" + notifications.message_body(alert, include_record=False)
+    for part in ("Mustermann", "4711", "Müller"):
+        assert part not in message
+    assert "in-0@5" in message and f"{type(error).__name__}: …" in message
+
+
+@pytest.mark.parametrize(
     ("kind", "title", "detail", "kept"),
     [
+        (
+            "INSTANCE_DIED",
+            "instance a-1 (process 7) died by itself, with status 1: code of the application raised Unknown: Mustermann",
+            {"pid": 7, "why": "a punctuator failed: KeyError: 'Mustermann'"},
+            ["with status 1: code of the application raised Unknown: …", "a punctuator failed: KeyError: …"],
+        ),
         (
             "INSTANCE_DIED",
             "instance a-1 (process 7) died: in-0@5: JSONDecodeError: no order of Mustermann",

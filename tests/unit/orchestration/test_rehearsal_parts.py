@@ -10,10 +10,10 @@ from penstock import Materialized, StreamsBuilder, StreamsConfig, TimeWindows, s
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
 from penstock.orchestration.declarations.toml_table import WrongDeclarationError
-from penstock.orchestration.rehearsals import messages
+from penstock.orchestration.rehearsals import messages, processes
 from penstock.orchestration.rehearsals.comparison import Difference, compare_outputs, merged
 from penstock.orchestration.rehearsals.outputs import OutputWriter
-from penstock.orchestration.rehearsals.processes import Build
+from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
 from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison
 from penstock.orchestration.rehearsals.texts import sink_texts, store_texts
 from penstock.orchestration.rehearsals.verdict import failures, unknown_names
@@ -26,6 +26,18 @@ from penstock.runtime.serdes.keys import window_store_key
 )
 def test_durations(text: str, expected: int) -> None:
     assert span_ms(text) == expected
+
+
+def test_a_process_that_is_killed_while_it_answers_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a line is no answer."""
+    half = 'import os, signal, sys\nos.write(int(sys.argv[2]), b\'{"type":"Desc\')\nos.kill(os.getpid(), signal.SIGKILL)\n'
+    (tmp_path / "half_a_line.py").write_text(half)
+    monkeypatch.setattr(processes, "_MODULE", "half_a_line")
+    with (
+        BuildProcess(Build("new", "m:f"), tmp_path, tmp_path / "log") as build,
+        pytest.raises(RehearsalError, match=r"the new build [(]m:f[)] ended with status -9: without a word"),
+    ):
+        build.ask(messages.Describe("a", "m:f", {}, []), messages.Description)
 
 
 @pytest.mark.parametrize("text", ["", "6", "h", "0h", "6 weeks", "-1h"])
