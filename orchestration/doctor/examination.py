@@ -27,6 +27,7 @@ from penstock.orchestration.instances.launcher import Launcher, LaunchError
 from penstock.orchestration.rights import Role, rights
 from penstock.runtime.config.streams_config import Property, StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.api_versions import TOO_OLD
 from penstock.runtime.kafka.clients import QUIET
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.first_contact import FirstContact
@@ -131,9 +132,7 @@ def _broker(found: Broker) -> Finding:
         remedy = "start it, or see whether this machine reaches that address (advertised.listeners)"
         return Finding("brokers", Outcome.WRONG, f"{text} does not answer: {found.error}", remedy)
     if not found.release:
-        return Finding(
-            "brokers", Outcome.WARNING, f"{text} is older than Kafka {brokers.OLDEST}", "some requests may not be known there: upgrade it"
-        )
+        return Finding("brokers", Outcome.WARNING, f"{text} {TOO_OLD}", "some requests may not be known there: upgrade it")
     return Finding("brokers", Outcome.OK, f"{text} answers: Kafka {found.release}")
 
 

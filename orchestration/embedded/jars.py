@@ -36,7 +36,9 @@ from penstock.orchestration.embedded.java import java_home
 from penstock.runtime.model.extras import require
 
 KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA = "kafka", "kafka-streams", "spark-kafka", "delta"
-JAR_SETS = (KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA)
+OLDER_KAFKA = ("3.7", "3.9", "4.0")
+"""Brokers for the tests (`kafka-<version>`), besides that of `KAFKA`."""
+JAR_SETS = (KAFKA, *(f"{KAFKA}-{version}" for version in OLDER_KAFKA), KAFKA_STREAMS, SPARK_KAFKA, DELTA)
 
 _LOCKS = Path(__file__).parent / "locks"
 _POLL_SECONDS = 0.2

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -120,6 +120,8 @@ class EmbeddedBroker:
     '127.0.0.1:9092'
     """
 
+    _jar_set: ClassVar[str] = jars.KAFKA
+
     def __init__(self, data_dir: Path, port: int = DEFAULT_PORT, seat: Seat | None = None) -> None:
         self.data_dir = data_dir.resolve()
         self.port = port
@@ -149,7 +151,7 @@ class EmbeddedBroker:
 
     def launch(self, timeout: float = START_SECONDS) -> None:
         """Start the process, unless it runs, without waiting until it answers. Raises as `start`."""
-        classes = jars.class_path(jars.KAFKA)
+        classes = jars.class_path(self._jar_set)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             lock = (self.data_dir / "lock").open("a+")

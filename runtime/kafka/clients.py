@@ -6,7 +6,9 @@ engine's defaults. No consumer commits or stores offsets automatically: offsets 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -94,10 +96,12 @@ def transactional_producer(properties: Mapping[str, object], transactional_id: s
     return producer({**_TRANSACTIONS, **properties, "transactional.id": transactional_id})
 
 
-def admin_client(config: StreamsConfig, **callbacks: Callable[..., object]) -> AdminClient:
-    """Return an admin client. Raises StreamsConfigError for settings that the Kafka client refuses."""
+def admin_client(
+    config: StreamsConfig, more: ClientProperties = MappingProxyType({}), logger: logging.Logger = KAFKA_LOGGER
+) -> AdminClient:
+    """Return an admin client with further properties. Raises StreamsConfigError for settings that the Kafka client refuses."""
     try:
-        properties = current({**_ALL_BROKERS, **config.admin_properties(), **callbacks})
-        return followed(AdminClient(properties, logger=KAFKA_LOGGER), properties)  # type: ignore[arg-type]  # callbacks are not annotated there
+        properties = current({**_ALL_BROKERS, **config.admin_properties(), **more})
+        return followed(AdminClient(properties, logger=logger), properties)  # type: ignore[arg-type]  # callbacks are not annotated there
     except KafkaException as error:
         raise StreamsConfigError(f"the Kafka client refuses its settings: {config.redacted(error.args[0].str())}") from None

@@ -1,7 +1,8 @@
 """First contact with the brokers at a start: waits for them without a limit, unless they reject this client.
 
 Brokers that do not answer may do so later: they hang, are not started yet, or their name cannot be resolved yet. Brokers that reject the
-client's credentials or certificate will do so until the configuration changes, so the start fails.
+client's credentials or certificate will do so until the configuration changes, so the start fails. Brokers that are older than those that
+the tests are run on are a warning.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.api_versions import TOO_OLD, ApiVersions
+from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
 from penstock.runtime.kafka.clients import admin_client
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsConfigError
@@ -36,11 +39,12 @@ class FirstContact:
         self._servers = str(config["bootstrap.servers"])
         self._refusals: list[KafkaError] = []
         self._reason = "no connection"
+        self._versions = ApiVersions()
 
     def wait(self) -> None:
         """Return when a broker has answered. Raises BrokerUnavailableError when `give_up` returns True, StreamsConfigError if the brokers
         reject this client or the Kafka client its settings."""
-        client = admin_client(self._config, error_cb=self._heard)
+        client = admin_client(self._config, {"error_cb": self._heard, "debug": "feature"}, self._versions.logger(KAFKA_LOGGER))
         begun, warn_at = time.monotonic(), WARN_SECONDS
         while not self._answers(client, min(ASK_SECONDS, max(0.2, warn_at - (time.monotonic() - begun)))):
             waited = time.monotonic() - begun
@@ -54,6 +58,9 @@ class FirstContact:
             if waited >= warn_at:
                 logger.warning("%s; the start waits for one. Is it running, and can this machine reach it?", self._no_answer(waited))
                 warn_at += WARN_AGAIN_SECONDS
+        client.poll(0)  # serves the client's log lines
+        for address in self._versions.too_old():
+            logger.warning("broker %s %s: some requests may not be known there (docs/compatibility.md)", address, TOO_OLD)
         if warn_at > WARN_SECONDS:
             logger.info("bootstrap.servers = %s: a broker has answered after %.0f s", self._servers, time.monotonic() - begun)
 

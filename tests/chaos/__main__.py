@@ -13,6 +13,7 @@ from penstock.orchestration.embedded.ports import free_port
 from tests.chaos.cluster import BROKERS, ClusterChaos, Round
 from tests.chaos.fleet import MOST, FleetChaos
 from tests.chaos.rounds import KILLS, Chaos
+from tests.support.brokers import QuickBroker
 from tests.support.network import TwoSidedCluster
 
 TEXT = """
@@ -56,7 +57,7 @@ def main() -> int:
     if options.what == "cluster":
         _cluster(options, folder)
         return 0
-    embedded = EmbeddedBroker(folder / "broker", free_port())
+    embedded = QuickBroker(folder / "broker", free_port())
     embedded.start()
     try:
         (_fleet if options.what == "fleet" else _rounds)(options, embedded, folder)

@@ -40,6 +40,7 @@ from tests.chaos.fleet import (
     stopped_at_the_end,
 )
 from tests.support import Kafka, wait_until
+from tests.support.brokers import kill
 from tests.support.instances import Application, coordination_log
 from tests.support.logs import alter
 from tests.support.network import TwoSidedCluster
@@ -143,7 +144,7 @@ class _Scene:
                     self._back(one)
             case Round.KILL:
                 for one in self.cluster.brokers:
-                    self._kill(one)
+                    kill(one)
                     time.sleep(AWAY_SECONDS)
                     self._back(one)
             case Round.ELECTION:
@@ -184,18 +185,12 @@ class _Scene:
         partitions = [each for topic in found.topics.values() for each in topic.partitions.values()]
         return len(found.brokers) == BROKERS and all(each.leader > 0 and len(each.isrs) == len(each.replicas) for each in partitions)
 
-    def _kill(self, one: EmbeddedBroker) -> None:
-        status = one.status()
-        assert status is not None
-        os.kill(status.pid, signal.SIGKILL)
-        wait_until(lambda: one.status() is None, what="the end of the killed broker")
-
     def _back(self, one: EmbeddedBroker) -> None:
         one.start(WHOLE_SECONDS)
         wait_until(self._is_whole, WHOLE_SECONDS, "a whole cluster")
 
     def _kill_and_back(self, one: EmbeddedBroker) -> None:
-        self._kill(one)
+        kill(one)
         time.sleep(2 * SESSION_MS / 1000)  # the others take over, and the fleet goes on with two
         self._back(one)
 

@@ -1,15 +1,30 @@
-"""The embedded Kafka as tests start it: the same broker, formatted once."""
+"""The embedded Kafka as tests start it: the same broker, formatted once, of the version that PENSTOCK_TEST_KAFKA names (3.7, 3.9, 4.0)."""
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import ClassVar
 
-from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded import jars
+from penstock.orchestration.embedded.cluster import EmbeddedCluster
+from penstock.orchestration.embedded.kafka import EmbeddedBroker, Seat
+from tests.support import wait_until
+
+VERSION = os.environ.get("PENSTOCK_TEST_KAFKA", "")
+JAR_SET = f"{jars.KAFKA}-{VERSION}" if VERSION else jars.KAFKA
+"""Jars of the tests' brokers."""
+if JAR_SET not in jars.JAR_SETS:
+    raise ValueError(
+        f"PENSTOCK_TEST_KAFKA={VERSION}: there are locks of {', '.join(jars.OLDER_KAFKA)}; unset, it is the embedded broker's version"
+    )
 
 
 class QuickBroker(EmbeddedBroker):
     """A broker for tests. The first one of a process formats its storage; the others copy the result, which saves the start of a JVM."""
 
+    _jar_set = JAR_SET
     _formatted: ClassVar[dict[str, bytes]] = {}
 
     def _format(self, classes: str) -> None:
@@ -23,3 +38,24 @@ class QuickBroker(EmbeddedBroker):
         super()._format(classes)
         if new:
             self._formatted.update({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
+
+
+class SeatedBroker(EmbeddedBroker):
+    """A broker of a cluster of the tests."""
+
+    _jar_set = JAR_SET
+
+
+class QuickCluster(EmbeddedCluster):
+    """Several brokers of the version that the tests are run with."""
+
+    def _broker(self, data_dir: Path, port: int, seat: Seat) -> EmbeddedBroker:
+        return SeatedBroker(data_dir, port, seat)
+
+
+def kill(broker: EmbeddedBroker) -> None:
+    """Kill a broker (kill -9) and wait for its end."""
+    status = broker.status()
+    assert status is not None
+    os.kill(status.pid, signal.SIGKILL)
+    wait_until(lambda: broker.status() is None, what="the end of the killed broker")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-_METADATA, _METADATA_VERSION, _API_VERSIONS = 3, 8, 18
+_FETCH, _METADATA, _METADATA_VERSION, _API_VERSIONS = 1, 3, 8, 18
 _UNSUPPORTED_VERSION, _UNKNOWN_TOPIC, _NO_OPERATIONS = 35, 3, -(2**31)
 
 
@@ -18,6 +18,8 @@ class FencedBroker(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
     fenced = False
+    fetch_version = 16
+    """Newest version of Fetch, which shows the release: 16 since Kafka 3.7."""
 
     @property
     def servers(self) -> str:
@@ -34,7 +36,10 @@ class _Connection(socketserver.StreamRequestHandler):
 
     def _versions(self, asked: int) -> bytes:
         error = _UNSUPPORTED_VERSION if asked else 0  # the client asks again, with version 0
-        return struct.pack(">hihhhhhh", error, 2, _METADATA, 0, _METADATA_VERSION, _API_VERSIONS, 0, 0)
+        server = self.server
+        assert isinstance(server, FencedBroker)
+        known = (_FETCH, 0, server.fetch_version, _METADATA, 0, _METADATA_VERSION, _API_VERSIONS, 0, 0)
+        return struct.pack(">hi9h", error, 3, *known)
 
     def _metadata(self, request: bytes) -> bytes:
         server = self.server

@@ -18,7 +18,7 @@ from typing import Self
 from penstock.orchestration.embedded.cluster import EmbeddedCluster
 from penstock.orchestration.embedded.kafka import EmbeddedBroker, Seat
 from penstock.orchestration.embedded.ports import LOOPBACK, free_port
-from tests.support.brokers import QuickBroker
+from tests.support.brokers import QuickBroker, SeatedBroker
 
 CHUNK = 1 << 16
 
@@ -114,7 +114,7 @@ class TwoSidedBroker(QuickBroker):
         _add_listener(self.data_dir / "server.properties", self.far_port, self.proxy_port)
 
 
-class _TwoSidedSeat(EmbeddedBroker):
+class _TwoSidedSeat(SeatedBroker):
     far_port = proxy_port = 0
 
     def _write_properties(self) -> None:

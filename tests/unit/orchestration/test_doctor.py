@@ -10,9 +10,9 @@ from confluent_kafka import Node, TopicPartitionInfo, Uuid
 from confluent_kafka.admin._topic import TopicDescription
 
 from penstock.orchestration.doctor import clocks, machine
-from penstock.orchestration.doctor.brokers import ApiVersions
 from penstock.orchestration.doctor.finding import Outcome
 from penstock.orchestration.doctor.topics import of_topic
+from penstock.runtime.kafka.api_versions import ApiVersions
 from tests.support import without_root
 
 NODES = [Node(number, "127.0.0.1", 9091 + number) for number in (1, 2, 3)]
@@ -81,7 +81,7 @@ def test_a_delay_that_brokers_impose_is_a_warning() -> None:
 @pytest.mark.parametrize(("apis", "release"), [({1: 16}, "3.7"), ({1: 17, 24: 5, 2: 9}, "3.9"), ({1: 15, 2: 11}, "")])
 def test_the_release_follows_from_the_apis(apis: dict[int, int], release: str) -> None:
     heard = ApiVersions()
-    logger = heard.logger
+    logger = heard.logger()
     for key, last in apis.items():
         line = f"APIVERSION [rdkafka#producer-1] [thrd:sasl_ssl://h:1/1]: sasl_ssl://h:1/1:   ApiKey Fetch ({key}) Versions 0..{last}"
         logger.log(logging.DEBUG, "%s", line)
