@@ -60,7 +60,7 @@ class FirstContact:
                 warn_at += WARN_AGAIN_SECONDS
         client.poll(0)  # serves the client's log lines
         for address in self._versions.too_old():
-            logger.warning("broker %s %s: some requests may not be known there (docs/compatibility.md)", address, TOO_OLD)
+            logger.warning("broker %s %s: some requests may not be known there: penstock docs compatibility", address, TOO_OLD)
         if warn_at > WARN_SECONDS:
             logger.info("bootstrap.servers = %s: a broker has answered after %.0f s", self._servers, time.monotonic() - begun)
 

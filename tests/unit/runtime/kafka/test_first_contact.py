@@ -21,7 +21,7 @@ def test_a_broker_older_than_those_of_the_tests_is_a_warning(fetch_version: int,
         found
         == [
             f"broker {broker.servers} is older than Kafka 3.7, the oldest that Penstock is tested with: "
-            "some requests may not be known there (docs/compatibility.md)"
+            "some requests may not be known there: penstock docs compatibility"
         ]
         * warnings
     )
