@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -168,6 +170,10 @@ def _without_quotes(text: str, content: str) -> str:
 logger = logging.getLogger(__name__)
 
 NOTIFY_ATTEMPTS = 5
+SEND_SECONDS = 10.0
+"""Longest wait for the addresses of one message. One that answers byte by byte would hold the sensor for as long as it likes."""
+TICK_SECONDS = 20.0
+"""Time after which the remaining messages are left to the next tick: Dagster ends a tick after 60 s, and with it the count of attempts."""
 Send = Callable[[Sequence[str], str, str, Severity], None]
 """Sends a message: URLs, title, text, severity. Raises NotificationError if it could not be delivered."""
 
@@ -193,19 +199,40 @@ def send(urls: Sequence[str], title: str, body: str, severity: Severity) -> None
             raise NotificationError(str(error)) from error
         if not messenger.add(address):
             raise NotificationError(f"{address.split('://', 1)[0]}://… is not an address that apprise knows")
-    if not messenger.notify(title=title, body=body, notify_type=kinds[severity]):
+    outcome: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: outcome.append(bool(messenger.notify(title=title, body=body, notify_type=kinds[severity]))),
+        name="notification",
+        daemon=True,
+    )
+    thread.start()
+    thread.join(SEND_SECONDS)
+    if thread.is_alive():
+        raise NotificationError(f"at least one address has not taken the message within {SEND_SECONDS:.0f} s")
+    if outcome != [True]:
         raise NotificationError("at least one address did not take the message; the log says which")
 
 
-def notify_pending(control_plane: ControlPlane, rules: Sequence[NotificationRule], deliver: Send, *, at: datetime) -> int:
-    """Send notifications of all alerts that need one. Return the number sent. Never raises for an undeliverable message."""
+def notify_pending(
+    control_plane: ControlPlane,
+    rules: Sequence[NotificationRule],
+    deliver: Send,
+    *,
+    at: datetime,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Send notifications of all alerts that need one, within `TICK_SECONDS`, those with the fewest attempts first. Return the number
+    sent. Never raises for an undeliverable message."""
     if not rules:
         return 0
+    begun = clock()
     unsent = (Alert.notified_at.is_(None), Alert.notify_attempts < NOTIFY_ATTEMPTS, Alert.state != AlertState.RESOLVED.value)
     with control_plane.reading() as session:
-        waiting = list(session.scalars(select(Alert.id).where(*unsent).order_by(Alert.id)))
+        waiting = list(session.scalars(select(Alert.id).where(*unsent).order_by(Alert.notify_attempts, Alert.id)))
     sent = 0
     for number in waiting:  # each is read again: sending those before it takes seconds, and it may be over since
+        if clock() - begun > TICK_SECONDS:
+            break
         with control_plane.reading() as session:
             alert = session.scalar(select(Alert).where(Alert.id == number, *unsent))
         if alert is not None:

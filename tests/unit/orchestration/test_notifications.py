@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -111,6 +113,46 @@ def test_an_alert_that_is_over_before_it_could_be_sent_is_not_sent(hook: WebHook
 
     assert notify_pending(control_plane, rules, send_while_the_last_ends, at=at) == 1
     assert [message["title"] for message in hook.received] == ["a: alert 1"]
+
+
+def test_addresses_that_do_not_end_hold_no_tick(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tick has no time for is sent by the next one, before those that failed."""
+    text = '[[notifications]]\nurls = ["json://127.0.0.1:1"]\nseverity = "INFO"\n'
+    rules, at = Applications.parse(text, Path("streams.toml")).notifications, datetime(2026, 11, 21, tzinfo=UTC)
+    with control_plane.writing() as session:
+        for number in range(4):
+            open_alert(session, NewAlert(f"o{number}", "LAG", Severity.WARN, "a", f"{number}", f"alert {number}"), actor="sensor", at=at)
+    tried: list[str] = []
+
+    def hang(urls: Sequence[str], title: str, body: str, severity: Severity) -> None:
+        tried.append(title)
+        raise NotificationError("late")
+
+    for _ in range(2):
+        notify_pending(control_plane, rules, hang, at=at, clock=lambda: len(tried) * notifications.TICK_SECONDS * 0.6)
+    assert tried == ["a: alert 0", "a: alert 1", "a: alert 2", "a: alert 3"]
+
+
+def test_an_address_that_answers_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "SEND_SECONDS", 1.0)
+    ended = Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not ended.wait(0.1):
+                    connection.sendall(b"X-More: of it\r\n")
+
+        thread = Thread(target=answer)
+        thread.start()
+        try:
+            with pytest.raises(NotificationError, match="has not taken the message within 1 s"):
+                send([f"json://127.0.0.1:{server.getsockname()[1]}"], "title", "body", Severity.WARN)
+        finally:
+            ended.set()
+            thread.join()
 
 
 def paused(key: bytes | None, value: bytes | None, error: BaseException, reason: str = "deserialization") -> Alert:
