@@ -169,6 +169,8 @@ def _without_quotes(text: str, content: str) -> str:
 
 logger = logging.getLogger(__name__)
 
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")
+_VARIABLE = re.compile(r"\$\{\w+\}")
 NOTIFY_ATTEMPTS = 5
 SEND_SECONDS = 10.0
 """Longest wait for the addresses of one message. One that answers byte by byte would hold the sensor for as long as it likes."""
@@ -197,8 +199,11 @@ def send(urls: Sequence[str], title: str, body: str, severity: Severity) -> None
             address = filled_in(url, "a notification in streams.toml")
         except StreamsConfigError as error:
             raise NotificationError(str(error)) from error
+        if (scheme := _SCHEME.match(address)) is None:  # apprise would log all of it
+            named = ", ".join(_VARIABLE.findall(url))
+            raise NotificationError(f"the address {named}{' ' if named else ''}has no scheme, such as json:// or mailto://")
         if not messenger.add(address):
-            raise NotificationError(f"{address.split('://', 1)[0]}://… is not an address that apprise knows")
+            raise NotificationError(f"{scheme[1]}://… is not an address that apprise knows")
     outcome: list[bool] = []
     thread = threading.Thread(
         target=lambda: outcome.append(bool(messenger.notify(title=title, body=body, notify_type=kinds[severity]))),

@@ -43,9 +43,9 @@ def rack_aware_tags(text: str, tags: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the tags that distribute standbys. Raises StreamsConfigError for one that this instance does not have."""
     wanted = tuple(name.strip() for name in text.split(",") if name.strip())
     if len(wanted) > MOST_TAGS:
-        raise StreamsConfigError(f"{WHICH}: {len(wanted)} tags, and {MOST_TAGS} are the most")
+        raise StreamsConfigError(f"{len(wanted)} tags, and {MOST_TAGS} are the most")
     for name in wanted:
         if name not in tags:
             has = ", ".join(sorted(tags)) or "none"
-            raise StreamsConfigError(f"{WHICH} names {name!r}, and {PREFIX}{name} is not set (this instance has the tags: {has})")
+            raise StreamsConfigError(f"{PREFIX}{name} is not set (this instance has the tags: {has})")
     return wanted

@@ -162,7 +162,10 @@ class StreamsConfig(Mapping[str, object]):
             self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
         self._default_serdes = {key: self._serde(key) for key in ("default.key.serde", "default.value.serde")}
         self._tags = client_tags.client_tags(self._given)
-        self._rack_aware_tags = client_tags.rack_aware_tags(self.text(client_tags.WHICH), self._tags)
+        try:
+            self._rack_aware_tags = client_tags.rack_aware_tags(self.text(client_tags.WHICH), self._tags)
+        except StreamsConfigError as error:
+            raise StreamsConfigError(self._refused(client_tags.WHICH, str(error))) from None
         self._check_pairs()
         self._check_addresses()
 

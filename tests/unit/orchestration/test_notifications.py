@@ -311,9 +311,14 @@ def test_a_server_that_is_away_is_an_error() -> None:
     [
         ("nonsense://user:secret@host", "nonsense://… is not an address"),
         ("json://${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE. is not set in the environment"),
+        ("${HOOK}", r"the address \$\{HOOK\} has no scheme"),
+        ("user:secret@host", "the address has no scheme"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_explained_without_its_secrets(url: str, says: str) -> None:
+def test_an_address_that_cannot_be_used_is_explained_without_its_secrets(
+    url: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOOK", "secret-of-a-hook")
     with pytest.raises(NotificationError, match=says) as caught:
         send([url], "title", "body", Severity.WARN)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value) + caplog.text

@@ -20,6 +20,7 @@ from penstock.runtime.config.environment import setting
 from penstock.runtime.config.keys import KEYS, Kind, as_markdown
 from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
 from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.secrets import FromEnvironment
 from penstock.serdes import Serde
 from tests.support import ROOT, wait_until
 
@@ -438,3 +439,10 @@ def test_a_transaction_lasts_longer_than_the_calls_of_a_turn(caplog: pytest.LogC
     assert given.with_time_for_calls(9_999) is given and not caplog.records
     assert given.with_time_for_calls(10_000) is given
     assert "longer than transaction.timeout.ms (10100)" in caplog.text
+
+
+@pytest.mark.parametrize(("key", "value"), [("rack.aware.assignment.tags", "hidden"), ("bootstrap.servers", "hidden:99999")])
+def test_a_value_from_the_environment_is_refused_without_its_parts(key: str, value: str) -> None:
+    with pytest.raises(StreamsConfigError, match=r" = '\$\{FROM\}': this value is not possible") as refused:
+        StreamsConfig({**BASE, key: FromEnvironment.of(value, "${FROM}")})
+    assert "hidden" not in str(refused.value)
