@@ -41,8 +41,9 @@ class Story(Timeline):
         return identity
 
     def pause(self, offset: int, task: str = "0_0") -> str:
-        payload = {"topic": "in", "partition": 0, "offset": offset, "error": "not JSON", "error_type": "ValueError", "timestamp_ms": 1}
-        return self.tell(EventKind.TASK_PAUSED, dict(payload), task)
+        place = {"topic": "in", "partition": 0, "offset": offset, "timestamp_ms": 1}
+        why = {"error": "not JSON", "error_type": "ValueError", "reason": "deserialization"}
+        return self.tell(EventKind.TASK_PAUSED, {**place, **why}, task)
 
     def resumed(self, task: str = "0_0") -> None:
         self.tell(EventKind.TASK_RESUMED, {"offsets": {"in-0": 1}}, task)
