@@ -8,8 +8,12 @@ after the worker's process does.
 
     standard input   one line of JSON (`Orders`), then one for each new login: [user, password]; `CLOSE` before the pipe closes if the
                      worker closes, nothing if its process ends
-    standard output  a line for each new error of the broker: its code
-    the topic        key: the id; value: `silence_ms` in decimal digits every `interval_ms`, or `ENDED`
+    standard output  a line for each new error of the broker: its code; `THROTTLED` with ms for each delay that a quota imposes
+    the topic        key: the id; value: the silence in ms that means nothing yet, in decimal digits, every `interval_ms`, or `ENDED`
+
+Brokers enforce a quota by not reading from a connection for a while, seconds if it was exceeded by much, and say so in the answer before
+(KIP-219). Heartbeats then stop, although nothing is wrong: so they announce a longer silence, and if the last one that arrived did not,
+one more goes over a new connection, from which brokers always read one request.
 """
 
 from __future__ import annotations
@@ -18,13 +22,17 @@ import json
 import os
 import select
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer, ThrottleEvent
 
 ENDED = b"ended"
 CLOSE = b"."
+THROTTLED = b"throttled:"
+_QUOTA_SECONDS = 15.0
+"""A little longer than the time over which brokers measure quotas by default."""
 _EXPECTED = (KafkaError._MSG_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PURGE_QUEUE)
 """Errors while no broker answers: the worker's own clients report that."""
 
@@ -44,9 +52,30 @@ class Orders:
 class _Sender:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        quiet = {"log_level": 0, "linger.ms": 0, "acks": 1, "message.timeout.ms": max(orders.silence_ms, 1_000)}
-        self._producer = Producer({**orders.properties, **quiet})
+        self._login: list[str] = []
         self._reported: set[int] = set()
+        self._delay_ms = self._announced_ms = 0
+        self._delayed_until = 0.0
+        self._producer = self._open()
+
+    def _open(self) -> Producer:
+        quiet = {"log_level": 0, "linger.ms": 0, "acks": 1, "message.timeout.ms": max(self._orders.silence_ms, 1_000)}
+        made = Producer({**self._orders.properties, **quiet, "throttle_cb": self._throttled})
+        if self._login:
+            made.set_sasl_credentials(*self._login)
+        return made
+
+    def heartbeat(self) -> None:
+        """Send a heartbeat; a second one at once if brokers keep this connection waiting for longer than the last one announced."""
+        if time.monotonic() > self._delayed_until:
+            self._delay_ms = 0
+        self._announced_ms = self._orders.silence_ms + 2 * self._delay_ms
+        self.send(str(self._announced_ms).encode())
+        if self._delay_ms + self._orders.interval_ms > self._announced_ms:
+            self._announced_ms = self._orders.silence_ms + 2 * self._delay_ms
+            self._producer.purge()
+            self._producer = self._open()
+            self.send(str(self._announced_ms).encode())
 
     def send(self, value: bytes) -> None:
         orders = self._orders
@@ -58,7 +87,8 @@ class _Sender:
 
     def renew(self, login: bytes) -> None:
         """Take up a new login: [user, password]."""
-        self._producer.set_sasl_credentials(*json.loads(login))
+        self._login = json.loads(login)
+        self._producer.set_sasl_credentials(*self._login)
 
     def flush(self) -> None:
         self._producer.flush(self._orders.silence_ms / 1000)
@@ -67,6 +97,12 @@ class _Sender:
         if error is not None and error.code() not in (*_EXPECTED, *self._reported):
             self._reported.add(error.code())
             print(error.code(), flush=True)
+
+    def _throttled(self, event: ThrottleEvent) -> None:
+        delay_ms = int(event.throttle_time * 1000)
+        self._delay_ms = max(delay_ms, self._delay_ms)
+        self._delayed_until = time.monotonic() + _QUOTA_SECONDS
+        print(THROTTLED.decode() + str(delay_ms), flush=True)
 
 
 def _line() -> bytes:
@@ -86,10 +122,10 @@ def main() -> int:
     if not (line := _line()):
         return 0  # it ended before it had a member to report
     orders = Orders(**json.loads(line))
-    sender, alive = _Sender(orders), str(orders.silence_ms).encode()
+    sender = _Sender(orders)
     # A process that the worker's has forked may hold the pipe open: then only the parent's number shows its end.
     while os.getppid() == orders.parent:
-        sender.send(alive)
+        sender.heartbeat()
         if select.select([0], [], [], orders.interval_ms / 1000)[0]:
             match said := _line():
                 case b"":

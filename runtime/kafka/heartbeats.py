@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 
 from penstock.runtime.kafka import heartbeat_process
 from penstock.runtime.kafka.failures import with_remedy
-from penstock.runtime.kafka.heartbeat_process import CLOSE, Orders
+from penstock.runtime.kafka.heartbeat_process import CLOSE, THROTTLED, Orders
 from penstock.runtime.kafka.logins import current, followed
 from penstock.runtime.model import child_process
 from penstock.runtime.model.clock import Clock
@@ -26,6 +26,9 @@ PER_SILENCE = 6
 """Heartbeats in the time after which their absence counts: one or two may be late."""
 AGAIN_MS = 10_000
 """Least time between two starts of the process."""
+SLOW_MS = 100
+"""Least delay by a quota that is logged, again after `WARN_AGAIN_MS`."""
+WARN_AGAIN_MS = 60_000
 _END_SECONDS = 2.0
 
 
@@ -39,7 +42,7 @@ class Heartbeats:
         self._silence_ms = silence_ms
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._not_before_ms = 0
+        self._not_before_ms = self._warn_from_ms = 0
         self.id = ""
         """Key of the heartbeats; "" while none are sent."""
         followed(self, properties)
@@ -90,9 +93,21 @@ class Heartbeats:
         except BlockingIOError:
             return
         for code in codes.split():
+            if code.startswith(THROTTLED):
+                self._warn_of_quota(int(code.removeprefix(THROTTLED)))
+                continue
             logger.warning(
                 "heartbeats cannot be written, so the end of this process is noticed after session.timeout.ms: %s",
                 with_remedy(KafkaError(int(code)), f"Write on topic {self._topic}"),
+            )
+
+    def _warn_of_quota(self, delay_ms: int) -> None:
+        if delay_ms >= SLOW_MS and self._clock.monotonic_ms() >= self._warn_from_ms:
+            self._warn_from_ms = self._clock.monotonic_ms() + WARN_AGAIN_MS
+            logger.warning(
+                "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. "
+                "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas",
+                delay_ms / 1000,
             )
 
     def _forget(self) -> None:

@@ -21,12 +21,16 @@ from penstock.orchestration.embedded.ports import LOOPBACK, free_port
 from tests.support.brokers import QuickBroker, SeatedBroker
 
 CHUNK = 1 << 16
+WAITING = 1_000
+"""Chunks on their way through a proxy, at most."""
 
 
 class Proxy:
-    """Forwards bytes between its own port and `target_port`, both ways, while it is not split. Use it in a `with` block."""
+    """Forwards bytes between its own port and `target_port`, both ways, while it is not split, each way after `delay_s` seconds. Use it in
+    a `with` block."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, delay_s: float = 0.0) -> None:
+        self._delay_s = delay_s
         self.port = free_port()
         self._target_port = target_port
         self._loop = asyncio.new_event_loop()
@@ -74,11 +78,26 @@ class Proxy:
             writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(CHUNK):
+        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING)
+
+        async def arrive() -> None:
+            while (arriving := await on_the_way.get())[1]:
+                await asyncio.sleep(arriving[0] - self._loop.time())
                 await self._whole.wait()
-                writer.write(data)
+                writer.write(arriving[1])
                 await writer.drain()
+
+        async def depart() -> None:
+            data = b"first"
+            while data:
+                try:
+                    data = await reader.read(CHUNK)
+                except ConnectionError:
+                    data = b""
+                await on_the_way.put((self._loop.time() + self._delay_s, data))
+
+        with suppress(ConnectionError):
+            await asyncio.gather(arrive(), depart())
         writer.close()
 
     def __enter__(self) -> Self:

@@ -76,11 +76,10 @@ def test_a_file_that_is_away_is_named_once_and_the_login_stays(tmp_path: Path, c
 def test_a_client_that_nobody_uses_is_not_kept(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first")
-    client = followed(Client(), settings(file).producer_properties())
+    clients = [followed(Client(), settings(file).producer_properties())]
     file.write_text("second")
-    wait_until(lambda: client.given, 10, "a round")
-    left = weakref.ref(client)
-    del client
+    wait_until(lambda: clients[0].given, 10, "a round")
+    left = weakref.ref(clients.pop())
 
     def is_gone() -> bool:
         gc.collect()

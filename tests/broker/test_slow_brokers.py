@@ -1,0 +1,130 @@
+"""Brokers that are far away, or that slow their clients down by quotas: nobody is taken for dead, nothing moves, each output comes once."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from penstock.orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.tools import command
+from penstock.runtime.coordination.records import Assignment, Death, Member
+from penstock.runtime.kafka.heartbeats import Heartbeats
+from penstock.runtime.model.clock import SystemClock
+from tests.support import Kafka, unique, wait_until
+from tests.support.fleets import Fleet, fleet
+from tests.support.network import Proxy, TwoSidedBroker
+
+EACH_WAY_S = 0.1
+SILENCE_MS = 1_500
+ENOUGH = 0.7
+"""Part of what an instance writes that its quota allows."""
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[tuple[Kafka, Proxy]]:
+    """A broker, and a proxy that adds 200 ms to each answer."""
+    broker = TwoSidedBroker(tmp_path / "broker", free_port())
+    with Proxy(broker.far_port, EACH_WAY_S) as proxy:
+        broker.proxy_port = proxy.port
+        broker.start()
+        try:
+            yield Kafka(broker.bootstrap_servers), proxy
+        finally:
+            broker.stop()
+
+
+def two_running(fleet: Fleet, **settings: object) -> None:
+    fleet.app.start("a", **settings)
+    fleet.app.becomes({"a": 4}, 60)
+    fleet.app.start("b", **settings)
+    fleet.app.becomes({"a": 2, "b": 2}, 60)
+    fleet.goes_on()
+
+
+def changes(fleet: Fleet) -> tuple[int, int, set[str]]:
+    """Return the numbers of assignments and of reported deaths, and all members that there have been."""
+    records = [record for _, record in fleet.log()]
+    members = {record.identity for record in records if isinstance(record, Member)}
+    return sum(isinstance(record, Assignment) for record in records), sum(isinstance(record, Death) for record in records), members
+
+
+def test_with_200_ms_to_the_broker_nothing_moves_and_outputs_keep_up(far: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
+    broker, proxy = far
+    with fleet(broker, application_id, tmp_path / "fleet") as found:
+        two_running(found, **{"bootstrap.servers": proxy.bootstrap_servers})
+        before, records = changes(found), found.load.records
+        wait_until(lambda: found.load.records > records + 8_000, 120, "twenty seconds of load")
+        records = found.load.records
+        wait_until(lambda: found.watch.records >= records, 10, "the outputs of that load")
+        assert changes(found) == before
+
+
+def quota(broker: Kafka, name: str, *change: str) -> None:
+    """Change the quota of the clients of an instance."""
+    where = ("--bootstrap-server", broker.bootstrap_servers, "--entity-type", "clients", "--entity-name", name)
+    subprocess.run(command("kafka-configs", [*where, "--alter", *change]), check=True, capture_output=True, timeout=60)
+
+
+def size(folder: Path, *topics: str) -> int:
+    """Return the bytes that a broker has of some topics."""
+    return sum(file.stat().st_size for topic in topics for file in folder.glob(f"broker/log/{topic}-[0-9]/*.log"))
+
+
+def test_a_quota_slows_a_fleet_down_and_nobody_is_taken_for_dead(far: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
+    """Its brokers then read nothing from a connection for seconds, heartbeats included."""
+    broker, _ = far
+    with fleet(broker, application_id, tmp_path / "fleet") as found:
+        two_running(found)
+        before, written = changes(found), (found.app.output, f"{application_id}-counts-changelog")
+        began, bytes_then = time.monotonic(), size(tmp_path, *written)
+        records = found.watch.records
+        wait_until(lambda: found.watch.records > records + 4_000, 120, "ten seconds of load")
+        each = (size(tmp_path, *written) - bytes_then) / (time.monotonic() - began) / 2
+        for name in "ab":
+            quota(broker, name, "--add-config", f"producer_byte_rate={int(each * ENOUGH)}")
+        wait_until(lambda: all("a quota is used up" in found.app.log(name) for name in "ab"), 60, "delays by the quota")
+        records = found.watch.records
+        wait_until(lambda: found.watch.records > records + 4_000, 120, "outputs within the quota")
+        for name in "ab":
+            quota(broker, name, "--delete-config", "producer_byte_rate")
+        found.goes_on()
+        assert changes(found) == before
+
+
+def test_heartbeats_that_a_quota_holds_up_announce_it_before(broker: Kafka) -> None:
+    """Another client of the same name has used the quota up: the broker reads no heartbeat for some ten seconds."""
+    name, topic, other = (
+        unique("client"),
+        broker.create_topic("heartbeats", 1, {"message.timestamp.type": "LogAppendTime"}),
+        broker.create_topic("other", 1),
+    )
+    properties = {"bootstrap.servers": broker.bootstrap_servers, "client.id": name}
+    quota(broker, name, "--add-config", "producer_byte_rate=20000")
+    heartbeats = Heartbeats(properties, topic, SILENCE_MS, SystemClock())
+    heartbeats.keep()
+
+    def log() -> list[tuple[int, int]]:
+        """Return the times of the heartbeats, and the silence that each announces."""
+        return [(record.timestamp, int(record.value or b"")) for record in broker.consume(topic)]
+
+    def longest() -> int:
+        times = [at_ms for at_ms, _ in log()]
+        return max((later - at_ms for at_ms, later in pairwise(times)), default=0)
+
+    try:
+        wait_until(lambda: len(log()) > 4, what="heartbeats")
+        producer = Producer(properties)
+        for _ in range(10):
+            producer.produce(other, bytes(50_000))
+        producer.flush(30)
+        wait_until(lambda: longest() > 2 * SILENCE_MS, 60, "heartbeats after a delay")
+        early = [(later - at_ms, silence_ms) for (at_ms, silence_ms), (later, _) in pairwise(log()) if later - at_ms > silence_ms]
+        assert not early, f"(ms without a heartbeat, ms announced): {early}"
+    finally:
+        heartbeats.close()
