@@ -41,6 +41,8 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id={node}
 broker.rack=rack-{node}
+# Consumers with `client.rack` read from the copy in their rack.
+replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT

@@ -62,7 +62,7 @@ class RackWatch:
             self._rules = self._rules or RackRules()
             return
         if not any(found.values()):
-            logger.warning("racks are ignored: the brokers have none (broker.rack)")
+            logger.warning("racks are ignored: of each partition, a broker with a replica has none (broker.rack), or is away")
         racks = {task: [found.get(each, frozenset()) for each in partitions] for task, partitions in self._partitions.items()}
         self._rules = RackRules(self._strategy, self._traffic_cost, self._non_overlap_cost, racks)
 

@@ -156,6 +156,8 @@ class TopicAdmin:
         self._offsets_reader: Consumer | None = None
         self._servers = str(config["bootstrap.servers"])
         self._counts: dict[str, int] = {}
+        self._racks: dict[int, str] = {}
+        """Last known rack of each broker, by its id."""
         self._deleting: _Deletion | None = None
         self._attempt_s = _FIRST_SECONDS
         """Time-out of the first attempt: longer where answers have taken long."""
@@ -190,12 +192,20 @@ class TopicAdmin:
         return {name: description for name, description in self._request("describe topics", ask).items() if description is not None}
 
     def racks(self, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
-        """Return the racks of each partition's replicas; empty if the brokers have no `broker.rack`. Raises BrokerUnavailableError,
-        StreamsError."""
-        return {
-            TopicPartition(name, part.id): frozenset(str(node.rack) for node in part.replicas if node.rack)
+        """Return the racks of each partition's replicas; empty if one is unknown, or the brokers have no `broker.rack`. The answer of
+        the brokers names no rack of a broker that is away, which keeps its last one: its tasks need not move while it restarts. Raises
+        BrokerUnavailableError, StreamsError."""
+        found = {
+            TopicPartition(name, part.id): part.replicas
             for name, description in self._described(topics).items()
             for part in description.partitions
+        }
+        self._racks |= {node.id: str(node.rack) for replicas in found.values() for node in replicas if node.rack}
+        return {
+            partition: frozenset(self._racks[node.id] for node in replicas)
+            if all(node.id in self._racks for node in replicas)
+            else frozenset()
+            for partition, replicas in found.items()
         }
 
     def shortages(self, topics: Collection[str]) -> list[Shortage]:

@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -40,7 +38,7 @@ from tests.chaos.fleet import (
     stopped_at_the_end,
 )
 from tests.support import Kafka, wait_until
-from tests.support.brokers import kill
+from tests.support.brokers import frozen, kill
 from tests.support.instances import Application, coordination_log
 from tests.support.logs import alter
 from tests.support.network import TwoSidedCluster
@@ -151,7 +149,7 @@ class _Scene:
                 self._tool("kafka-leader-election", "--election-type", "preferred", "--all-topic-partitions")
             case Round.FREEZE:
                 one = self.cluster.brokers[0]
-                with _frozen(one):
+                with frozen(one):
                     time.sleep(FROZEN_SECONDS)
             case Round.GROUP:
                 while (one := self._leader("__consumer_offsets", members_group(self.app.id))).port == self._controller().port:
@@ -251,17 +249,6 @@ class _Scene:
         self.cluster.proxies[1].cut()
         time.sleep(CUT_SECONDS)
         self.cluster.proxies[1].heal()
-
-
-@contextmanager
-def _frozen(one: EmbeddedBroker) -> Iterator[None]:
-    status = one.status()
-    assert status is not None
-    os.kill(status.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(status.pid, signal.SIGCONT)
 
 
 def _java_hash(text: str) -> int:

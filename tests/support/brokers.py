@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -59,3 +61,15 @@ def kill(broker: EmbeddedBroker) -> None:
     assert status is not None
     os.kill(status.pid, signal.SIGKILL)
     wait_until(lambda: broker.status() is None, what="the end of the killed broker")
+
+
+@contextmanager
+def frozen(broker: EmbeddedBroker) -> Iterator[None]:
+    """Suspend a broker (SIGSTOP) for the duration of the block."""
+    status = broker.status()
+    assert status is not None
+    os.kill(status.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(status.pid, signal.SIGCONT)

@@ -30,7 +30,7 @@ HEAVY = {
         "tables",
         "tutorial",
     )
-} | {"tests/chaos/test_cluster.py"}
+} | {"tests/chaos/test_cluster.py", "tests/broker/test_racks.py"}
 """Files that need Spark, PostgreSQL, a browser or three brokers."""
 LONG = (
     "heavy",

@@ -65,9 +65,11 @@ def test_heavy_files_are_one_unit_and_a_file_is_never_torn() -> None:
     assert in_a_class == unit_of("tests/broker/test_commit.py::test_b") != unit_of("tests/dagster/test_feed.py::test_b")
     assert unit_of("tests/differential/test_windows.py::test_a") == unit_of("tests/differential/test_tables.py::test_b")
     needs = re.compile(
-        r"^from (pyspark|playwright|tests\.(dagster\.(postgresql|spark_jobs|tutorial)|chaos\.cluster))|mark\.spark", re.MULTILINE
+        r"^from (pyspark|playwright|tests\.(dagster\.(postgresql|spark_jobs|tutorial)|chaos\.cluster|support\.brokers import QuickCluster))"
+        r"|mark\.spark",
+        re.MULTILINE,
     )
-    files = [path for folder in ("dagster", "chaos") for path in (ROOT / "tests" / folder).glob("test_*.py")]
+    files = [path for folder in ("dagster", "chaos", "broker") for path in (ROOT / "tests" / folder).glob("test_*.py")]
     heavy = {str(path.relative_to(ROOT)) for path in files if needs.search(path.read_text())}
     assert heavy == HEAVY and {unit_of(f"{file}::test_a") for file in heavy} == {"heavy"}
 
