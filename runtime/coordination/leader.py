@@ -221,17 +221,30 @@ class Leader:
         return [
             identity
             for identity, known in members.items()
-            if identity in self._registry.deaths
+            if self._is_reported_dead(identity)
             or known.member.incarnation < newest[known.member.instance, known.member.worker]
             or self._liveness.lives(known) is False
         ]
 
+    def _is_reported_dead(self, identity: str) -> bool:
+        """Return True for a member whose death was reported. The leader itself lives: only its deputy, the reporter, can hold its place
+        against it. Without that one, nobody would fence this worker, and it would grant nothing to itself."""
+        death = self._registry.deaths.get(identity)
+        if death is None or identity != self._name or not self._membership.leads:
+            return death is not None
+        deputy = self._registry.members.get(death.by)
+        return deputy is not None and self._liveness.lives(deputy) is not False
+
     def _settled_deaths(self, fenced: Iterable[str]) -> list[str]:
-        """Return the reports of deaths that can be deleted, because the dead member is fenced. A deputy keeps them: they are the reason why
-        it leads."""
+        """Return the reports of deaths that can be deleted: the dead member is fenced, or it is this leader, which lives. A deputy keeps
+        them: they are the reason why it leads."""
         if not self._membership.leads:
             return []
-        return [identity for identity in self._registry.deaths if identity not in self._registry.members or identity in fenced]
+        return [
+            identity
+            for identity in self._registry.deaths
+            if identity not in self._registry.members or identity in fenced or not self._is_reported_dead(identity)
+        ]
 
     def _fenced(self, key: str) -> bool:
         """Return True once the dead member's transactional id is fenced. The first call starts that."""

@@ -376,6 +376,18 @@ def test_of_two_that_take_each_other_for_dead_the_first_to_say_so_lives() -> Non
     assert sorted(task for worker in (leader, second, other) for task in worker.running) == sorted(map(str, TASKS))
 
 
+def test_the_last_one_leads_although_one_that_is_dead_now_has_reported_its_death() -> None:
+    world = World()
+    dead, late, reporter = (Worker(world, name, 1) for name in NAMES)
+    settle(dead, late, reporter)
+    reporter.announce(late)
+    for worker in (dead, reporter):
+        world.group.remove(worker.member_id)
+    world.rebalance()
+    settle(late)
+    assert late.running == {str(task) for task in TASKS} and not late.registry.deaths
+
+
 def test_a_leader_that_sleeps_between_guard_and_commit_is_fenced_by_its_successor() -> None:
     world = World()
     old, new, other = (Worker(world, name, 1) for name in NAMES)
