@@ -250,14 +250,14 @@ def test_a_broker_that_is_away_keeps_its_rack(app: Application, cluster: Embedde
     """Otherwise tasks would move away from the rack of a broker that restarts."""
     config = StreamsConfig({"application.id": app.id, "bootstrap.servers": cluster.bootstrap_servers})
     topics, partition = TopicAdmin(config), TopicPartition(placed(app.broker, "any", [[3, 2]]), 0)
-    known = topics.racks([partition.topic])[partition]
-    assert known == {"rack-2", "rack-3"}
+    known = wait_until(lambda: topics.racks([partition.topic]).get(partition), what="the topic, on the broker that is asked")
+    assert known == frozenset({"rack-2", "rack-3"})
     away = cluster.brokers[2]
     kill(away)
     try:
         others = known_by(cluster.brokers[:2])
         wait_until(lambda: len(others.admin.list_topics(timeout=10).brokers) == 2, 60, "its absence")
         assert topics.racks([partition.topic])[partition] == known
-        assert TopicAdmin(config).racks([partition.topic])[partition] == frozenset(), "a part of the racks would be misleading"
+        wait_until(lambda: TopicAdmin(config).racks([partition.topic])[partition] == frozenset(), what="no answer: a part would mislead")
     finally:
         away.start()
