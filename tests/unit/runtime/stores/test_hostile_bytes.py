@@ -539,7 +539,8 @@ OF_KINDS: list[tuple[str | None, type[object] | None, list[bytes], list[object]]
      [{"n": 5.5, "s": None, "later": None}, {"n": None, "s": None, "later": 1}, None, None]),
     ('{"enum":[1,"a",null]}', None, [b"1", b"1.0", b'"a"', b"null", b"true", b"2"], ["1", "1.0", "a", None, None, None]),
     ('{"enum":[1,2]}', None, [b"1", b"2.0", b"true", b"3"], [1, 2, None, None]),
-    ('{"anyOf":[{"type":"integer"},{"type":"string"}]}', None, [b"1", b"1.0", b'"a"', b"1.5", b"[]"], ["1", "1.0", "a", None, None]),
+    ('{"anyOf":[{"type":"integer"},{"type":"string"}]}', None, [b"1", b"1.0", b'"a"', b"1.5", b"[]", b"9223372036854775808"],
+     ["1", "1.0", "a", None, None, "9223372036854775808"]),
     ('{"$ref":"https://127.0.0.1:1/other.json"}', None, [b"1"], [None]),
 ]  # fmt: skip
 
@@ -560,7 +561,8 @@ def test_json_of_a_registry_fits_its_schema_and_its_type_exactly_if_the_serde_re
     for place, row in enumerate(good):
         assert (place in wrong) == (not readable(read, row) or b"1e30" in row or b"123456789012345678901" in row), row
     rows = data.draw(st.lists(hostile([*good, *unknown(good)]), min_size=1, max_size=5))
-    hold(form, read, rows, has_place=has_no_large_number)
+    # A large number has a place in a column of text and none in one of numbers: `texts` has one for each.
+    hold(form, read, [row for row in rows if not readable(read, row) or has_no_large_number(row)])
 
 
 def has_no_large_number(row: bytes) -> bool:
