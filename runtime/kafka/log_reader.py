@@ -55,6 +55,7 @@ class LogReader:
     def __init__(self, properties: ClientProperties, name: str) -> None:
         """`name` appears in the broker's logs (`client.id`) and in errors. Properties that correct reading depends on are overridden."""
         self._name = name
+        self._group_id = str(properties.get("group.id", name))
         self._consumer = log_consumer(properties, name)
         self._assigned: set[TopicPartition] = set()
         self._from_start: set[TopicPartition] = set()
@@ -137,7 +138,9 @@ class LogReader:
         # Without a topic it is an error of the client: librdkafka looks up the coordinator of its group, although none is joined.
         partition = None if message.topic() is None else _partition_of(message)
         if error.fatal() or Meaning.FORBIDDEN in means:
-            where, needs = ("", "") if partition is None else (f" {partition}", f"Read on topic {partition.topic}")
+            where, needs = (
+                ("", f"Read on group {self._group_id}") if partition is None else (f" {partition}", f"Read on topic {partition.topic}")
+            )
             raise StreamsError(f"{self._name} cannot read{where}: {with_remedy(error, needs)}") from KafkaException(error)
         if partition is None:
             log.warning("%s: %s", self._name, error.str())

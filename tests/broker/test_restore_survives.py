@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from penstock.runtime.changelog.staleness import Changelog
 from penstock.runtime.kafka import clients, log_reader
+from penstock.runtime.kafka.logins import FollowedConsumer
 from penstock.runtime.model.errors import TaskCorruptedError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.states import State, TaskState
@@ -228,9 +229,9 @@ def test_settings_of_the_restore_consumer_reach_it_and_no_other(
 ) -> None:
     made: list[dict[str, object]] = []
 
-    def spy(properties: dict[str, object], **more: object) -> Consumer:
+    def spy(properties: dict[str, object], **more: object) -> FollowedConsumer:
         made.append(properties)
-        return Consumer(properties, **more)
+        return FollowedConsumer(properties, **more)
 
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1")])
@@ -238,7 +239,7 @@ def test_settings_of_the_restore_consumer_reach_it_and_no_other(
         streams.start()
         counts_become(broker, output, {"a": 1})
     shutil.rmtree(state_dir / application_id)
-    monkeypatch.setattr(clients, "Consumer", spy)
+    monkeypatch.setattr(clients, "FollowedConsumer", spy)
     settings = {"consumer.fetch.wait.max.ms": 77, "restore.consumer.fetch.wait.max.ms": 33}
     with client(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         streams.start()
