@@ -227,8 +227,8 @@ class Leader:
         ]
 
     def _is_reported_dead(self, identity: str) -> bool:
-        """Return True for a member whose death was reported. The leader itself lives: only its deputy, the reporter, can hold its place
-        against it. Without that one, nobody would fence this worker, and it would grant nothing to itself."""
+        """Return True for a member whose death was reported. The leader itself lives: only its deputy, the reporter, can take its
+        place. Without a deputy, no other worker would fence this one, and it would never grant itself a task."""
         death = self._registry.deaths.get(identity)
         if death is None or identity != self._name or not self._membership.leads:
             return death is not None

@@ -70,8 +70,8 @@ class Versions:
 
     @property
     def storeless(self) -> frozenset[TaskId]:
-        """Tasks that have no store in any version, with or without a changelog: they leave nothing behind on a disk. None as long as no
-        version has told its stores."""
+        """Tasks that have no store in any version, with or without a changelog: they leave nothing behind on a disk. Empty as
+        long as the stores of a version are unknown."""
         shapes = [text.shape for text in self._known.values()]
         if not shapes or None in shapes:
             return frozenset()

@@ -44,7 +44,8 @@ QUIET = {"log_level": 2}
 
 
 def _consumer(properties: Mapping[str, object]) -> Consumer:
-    return followed(FollowedConsumer(current(properties), logger=KAFKA_LOGGER), properties)
+    now = current(properties)
+    return followed(FollowedConsumer(now, logger=KAFKA_LOGGER), now)
 
 
 def input_consumer(config: StreamsConfig) -> Consumer:
@@ -88,7 +89,8 @@ def offsets_consumer(properties: ClientProperties, group: str) -> Consumer:
 
 def producer(properties: Mapping[str, object]) -> Producer:
     """Return a producer without transactions."""
-    return followed(FollowedProducer(current(properties), logger=KAFKA_LOGGER), properties)
+    now = current(properties)
+    return followed(FollowedProducer(now, logger=KAFKA_LOGGER), now)
 
 
 def transactional_producer(properties: Mapping[str, object], transactional_id: str) -> Producer:

@@ -40,7 +40,7 @@ class Connection:
         return cls(str(properties["bootstrap.servers"]), {name: value for name, value in properties.items() if name in _SETTINGS})
 
     def client(self, properties: Mapping[str, Property]) -> dict[str, Property]:
-        """Return the properties of a client that has this connection, with its login as files have it now."""
+        """Return the properties of a client that has this connection, with the login that files contain now."""
         return {"bootstrap.servers": self.servers, **current(self.settings), **properties}
 
     def __str__(self) -> str:

@@ -8,7 +8,8 @@ after the worker's process does.
 
     standard input   one line of JSON (`Orders`), then one for each new login: [user, password]; `CLOSE` before the pipe closes if the
                      worker closes, nothing if its process ends
-    standard output  a line for each new error of the broker: its code; `THROTTLED` with ms for each delay that a quota imposes
+    standard output  a line for each new error of the broker: its code; `THROTTLED` with ms for a delay that a quota imposes,
+                     at most once per minute, since the worker may not read for a while
     the topic        key: the id; value: the silence in ms that means nothing yet, in decimal digits, every `interval_ms`, or `ENDED`
 
 Brokers enforce a quota by not reading from a connection for a while, seconds if it was exceeded by much, and say so in the answer before
@@ -33,6 +34,9 @@ CLOSE = b"."
 THROTTLED = b"throttled:"
 _QUOTA_SECONDS = 15.0
 """A little longer than the time over which brokers measure quotas by default."""
+_SLOW_MS = 100
+"""Least delay by a quota that is reported, again after `_REPORT_SECONDS`."""
+_REPORT_SECONDS = 60.0
 _EXPECTED = (KafkaError._MSG_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PURGE_QUEUE)
 """Errors while no broker answers: the worker's own clients report that."""
 
@@ -55,7 +59,7 @@ class _Sender:
         self._login: list[str] = []
         self._reported: set[int] = set()
         self._delay_ms = self._announced_ms = 0
-        self._delayed_until = 0.0
+        self._delayed_until = self._report_from = 0.0
         self._producer = self._open()
 
     def _open(self) -> Producer:
@@ -101,8 +105,11 @@ class _Sender:
     def _throttled(self, event: ThrottleEvent) -> None:
         delay_ms = int(event.throttle_time * 1000)
         self._delay_ms = max(delay_ms, self._delay_ms)
-        self._delayed_until = time.monotonic() + _QUOTA_SECONDS
-        print(THROTTLED.decode() + str(delay_ms), flush=True)
+        now = time.monotonic()
+        self._delayed_until = now + _QUOTA_SECONDS
+        if delay_ms >= _SLOW_MS and now >= self._report_from:
+            self._report_from = now + _REPORT_SECONDS
+            print(THROTTLED.decode() + str(delay_ms), flush=True)
 
 
 def _line() -> bytes:

@@ -26,9 +26,6 @@ PER_SILENCE = 6
 """Heartbeats in the time after which their absence counts: one or two may be late."""
 AGAIN_MS = 10_000
 """Least time between two starts of the process."""
-SLOW_MS = 100
-"""Least delay by a quota that is logged, again after `WARN_AGAIN_MS`."""
-WARN_AGAIN_MS = 60_000
 _END_SECONDS = 2.0
 
 
@@ -42,10 +39,10 @@ class Heartbeats:
         self._silence_ms = silence_ms
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._not_before_ms = self._warn_from_ms = 0
+        self._not_before_ms = 0
         self.id = ""
         """Key of the heartbeats; "" while none are sent."""
-        followed(self, properties)
+        followed(self, current(properties))
 
     def keep(self) -> str:
         """Start the process if it does not run, and return the id of its heartbeats: another one for each process. Log its errors."""
@@ -94,20 +91,15 @@ class Heartbeats:
             return
         for code in codes.split():
             if code.startswith(THROTTLED):
-                self._warn_of_quota(int(code.removeprefix(THROTTLED)))
+                logger.warning(
+                    "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. "
+                    "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas",
+                    int(code.removeprefix(THROTTLED)) / 1000,
+                )
                 continue
             logger.warning(
                 "heartbeats cannot be written, so the end of this process is noticed after session.timeout.ms: %s",
                 with_remedy(KafkaError(int(code)), f"Write on topic {self._topic}"),
-            )
-
-    def _warn_of_quota(self, delay_ms: int) -> None:
-        if delay_ms >= SLOW_MS and self._clock.monotonic_ms() >= self._warn_from_ms:
-            self._warn_from_ms = self._clock.monotonic_ms() + WARN_AGAIN_MS
-            logger.warning(
-                "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. "
-                "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas",
-                delay_ms / 1000,
             )
 
     def _forget(self) -> None:

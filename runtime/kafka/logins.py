@@ -1,8 +1,8 @@
 """Logins with a password in a file (`${file:PATH}`): clients take up a new one without a restart.
 
-Whoever rotates a password writes the file anew; it is read again every `READ_AGAIN_SECONDS` while a client lives that has its login from
-there. Connections that are open stay as they are: a broker asks for the login when a client connects. Users and passwords of SASL PLAIN and
-SCRAM can be changed so; librdkafka has no way for the other settings of a living client (`ssl.*`, `sasl.oauthbearer.client.secret`).
+A password is rotated by replacing its file. The file is read again every `READ_AGAIN_SECONDS` while a client that uses it exists. Open
+connections stay as they are: a broker asks for the login when a client connects. Users and passwords of SASL PLAIN and SCRAM can be changed
+so; librdkafka cannot change the other settings of an existing client (`ssl.*`, `sasl.oauthbearer.client.secret`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _USER, _PASSWORD = "sasl.username", "sasl.password"
 
 
 class Client(Protocol):
-    """What a login can be given to."""
+    """A client whose login can be changed."""
 
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
@@ -44,32 +44,39 @@ class FollowedProducer(Producer):
 
 
 def current(properties: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the properties of a client with its login as the files have it now. Raises StreamsConfigError if one cannot be read."""
-    return {name: cast(Value, read_again(name, value)) if name in (_USER, _PASSWORD) else value for name, value in properties.items()}
+    """Return the properties of a client with the login that the files contain now. If one cannot be read, a warning is logged and the login
+    of the properties stays: `followed` corrects it as soon as the file can be read."""
+    try:
+        return {name: cast(Value, read_again(name, value)) if name in (_USER, _PASSWORD) else value for name, value in properties.items()}
+    except StreamsConfigError as error:  # perhaps it is being replaced
+        logger.warning("%s; a client begins with an earlier login", error)
+        return dict(properties)
 
 
 @dataclass(slots=True)
 class _Login:
-    """`user` and `password` as configured, with their templates; `given`: what the client has."""
+    """`user` and `password` as configured, with their templates; `given`: the login that the client has."""
 
     user: object
     password: object
     given: tuple[str, str]
     unreadable: str = ""
 
-    def renew(self, client: Client) -> None:
+    def renew(self, client: Client) -> bool:
+        """Give the client the login that the files contain now. Return True if it has changed."""
         try:
             now = str(read_again(_USER, self.user)), str(read_again(_PASSWORD, self.password))
         except StreamsConfigError as error:  # perhaps it is being replaced
             if str(error) != self.unreadable:
                 self.unreadable = str(error)
                 logger.warning("%s; clients keep the login that they have", error)
-            return
+            return False
         self.unreadable = ""
-        if now != self.given:
-            client.set_sasl_credentials(*now)
-            self.given = now
-            logger.info("%s has the login that its file has now", type(client).__name__.removeprefix("Followed").lower())
+        if now == self.given:
+            return False
+        client.set_sasl_credentials(*now)
+        self.given = now
+        return True
 
 
 class _Renewal:
@@ -95,21 +102,24 @@ class _Renewal:
     def _renew_all(self) -> None:
         with self._lock:
             logins = list(self._logins.items())
+        renewed = 0
         for client, login in logins:
             try:
-                login.renew(client)
+                renewed += login.renew(client)
             except (RuntimeError, KafkaException) as error:  # RuntimeError: it is closed
                 logger.debug("%s: %s", type(client).__name__, error)
                 with self._lock:
                     self._logins.pop(client, None)
+        if renewed:
+            logger.info("a login in a file has changed: %d Kafka clients log in with it from now on", renewed)
 
 
 _RENEWAL = _Renewal()
 
 
 def followed(client: AnyClient, properties: Mapping[str, object]) -> AnyClient:
-    """Give the client each new login that a file has, if its properties name one; return the client. Its class must allow weak references
-    (`FollowedConsumer`, `FollowedProducer`)."""
+    """Give the client each new login of the file that its properties name, if they name one; return the client. `properties`: those that it
+    was made with (`current`). Its class must allow weak references (`FollowedConsumer`, `FollowedProducer`)."""
     user, password = properties.get(_USER), properties.get(_PASSWORD)
     if is_from_file(user) or is_from_file(password):
         _RENEWAL.add(client, _Login(user, password, (str(user), str(password))))

@@ -19,7 +19,6 @@ import pytest
 
 from penstock import serdes
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
-from penstock.orchestration.embedded.ports import free_port
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import PROTOCOL, Assignment, Member
@@ -33,7 +32,7 @@ from tests.support import ROOT, Kafka, wait_until
 from tests.support.engine import count_topology, events
 from tests.support.fleets import Fleet, fleet
 from tests.support.instances import SESSION, members
-from tests.support.network import Proxy, TwoSidedBroker
+from tests.support.network import Proxy, broker_behind_proxy
 
 SESSION_SECONDS = SESSION["session.timeout.ms"] / 1000
 
@@ -324,15 +323,8 @@ def test_rule_6_of_coordination_a_member_that_was_frozen_cannot_commit_when_it_w
 @pytest.fixture
 def behind(tmp_path: Path) -> Iterator[tuple[Kafka, Proxy]]:
     """Yield a separate broker for the test, and a proxy in front of it."""
-    broker = TwoSidedBroker(tmp_path / "broker", free_port())
-    with Proxy(broker.far_port) as proxy:
-        broker.proxy_port = proxy.port
-        broker.start()
-        try:
-            yield Kafka(broker.bootstrap_servers), proxy
-        finally:
-            proxy.heal()
-            broker.stop()
+    with broker_behind_proxy(tmp_path / "broker") as found:
+        yield found
 
 
 @pytest.mark.parametrize(("far", "way"), [("a", "split"), ("b", "cut")], ids=["the leader, silently", "a follower, connections closed"])

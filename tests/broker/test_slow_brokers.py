@@ -1,4 +1,4 @@
-"""Brokers that are far away, or that slow their clients down by quotas: nobody is taken for dead, nothing moves, each output comes once."""
+"""Brokers with a long round trip, and brokers that delay clients by quotas: no member counts as dead, and each output comes once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from penstock.orchestration.embedded.ports import free_port
 from penstock.orchestration.embedded.tools import command
 from penstock.runtime.coordination.records import Assignment, Death, Member
 from penstock.runtime.kafka.heartbeats import Heartbeats
 from penstock.runtime.model.clock import SystemClock
 from tests.support import Kafka, unique, wait_until
 from tests.support.fleets import Fleet, fleet
-from tests.support.network import Proxy, TwoSidedBroker
+from tests.support.network import Proxy, broker_behind_proxy
 
 EACH_WAY_S = 0.1
 SILENCE_MS = 1_500
@@ -29,14 +28,8 @@ ENOUGH = 0.7
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[tuple[Kafka, Proxy]]:
     """A broker, and a proxy that adds 200 ms to each answer."""
-    broker = TwoSidedBroker(tmp_path / "broker", free_port())
-    with Proxy(broker.far_port, EACH_WAY_S) as proxy:
-        broker.proxy_port = proxy.port
-        broker.start()
-        try:
-            yield Kafka(broker.bootstrap_servers), proxy
-        finally:
-            broker.stop()
+    with broker_behind_proxy(tmp_path / "broker", EACH_WAY_S) as found:
+        yield found
 
 
 def two_running(fleet: Fleet, **settings: object) -> None:
@@ -76,7 +69,7 @@ def size(folder: Path, *topics: str) -> int:
     return sum(file.stat().st_size for topic in topics for file in folder.glob(f"broker/log/{topic}-[0-9]/*.log"))
 
 
-def test_a_quota_slows_a_fleet_down_and_nobody_is_taken_for_dead(far: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
+def test_a_quota_slows_a_fleet_down_and_no_member_counts_as_dead(far: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
     """Its brokers then read nothing from a connection for seconds, heartbeats included."""
     broker, _ = far
     with fleet(broker, application_id, tmp_path / "fleet") as found:

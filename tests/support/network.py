@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from typing import Self
 from penstock.orchestration.embedded.cluster import EmbeddedCluster
 from penstock.orchestration.embedded.kafka import EmbeddedBroker, Seat
 from penstock.orchestration.embedded.ports import LOOPBACK, free_port
+from tests.support import Kafka
 from tests.support.brokers import QuickBroker, SeatedBroker
 
 CHUNK = 1 << 16
@@ -131,6 +132,20 @@ class TwoSidedBroker(QuickBroker):
     def _write_properties(self) -> None:
         super()._write_properties()
         _add_listener(self.data_dir / "server.properties", self.far_port, self.proxy_port)
+
+
+@contextmanager
+def broker_behind_proxy(folder: Path, delay_s: float = 0.0) -> Iterator[tuple[Kafka, Proxy]]:
+    """Start a broker in `folder`, and a proxy in front of its second listener. `delay_s`: as for `Proxy`."""
+    broker = TwoSidedBroker(folder, free_port())
+    with Proxy(broker.far_port, delay_s) as proxy:
+        broker.proxy_port = proxy.port
+        broker.start()
+        try:
+            yield Kafka(broker.bootstrap_servers), proxy
+        finally:
+            proxy.heal()
+            broker.stop()
 
 
 class _TwoSidedSeat(SeatedBroker):

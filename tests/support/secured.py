@@ -1,4 +1,4 @@
-"""A broker as companies run it: TLS on every listener, logins by password, token and certificate, and nobody may do what no ACL allows."""
+"""A broker with TLS on every listener, logins by password, token and certificate, and an authorizer that allows what an ACL allows only."""
 
 from __future__ import annotations
 

@@ -62,14 +62,17 @@ def test_clients_have_each_new_password_and_new_ones_begin_with_it(tmp_path: Pat
 def test_a_file_that_is_away_is_named_once_and_the_login_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "password"
     file.write_text("first")
-    client = followed(Client(), settings(file).producer_properties())
+    properties = settings(file).producer_properties()
+    client = followed(Client(), properties)
     with caplog.at_level(logging.WARNING):
         file.unlink()
         wait_until(lambda: caplog.messages, 10, "a warning")
+        assert current(properties)["sasl.password"] == "first", "a client that is made meanwhile"
         file.write_text("second")
         wait_until(lambda: client.given, 10, "the login")
     assert client.given == [("ann", "second")]
-    (warning,) = caplog.messages
+    warning, other = caplog.messages
+    assert other.endswith("; a client begins with an earlier login")
     assert warning == f"sasl.password: ${{file:{file}}} cannot be read: No such file or directory; clients keep the login that they have"
 
 
