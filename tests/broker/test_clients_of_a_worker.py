@@ -54,8 +54,8 @@ class Clients:
                 super().__init__(config, logger=logger)
                 made.add(self)
 
-        for kind in (Consumer, Producer, AdminClient):
-            patch.setattr(clients, kind.__name__, kind)
+        for name, kind in (("FollowedConsumer", Consumer), ("FollowedProducer", Producer), ("AdminClient", AdminClient)):
+            patch.setattr(clients, name, kind)
 
     def count(self) -> dict[str, int]:
         gc.collect()
