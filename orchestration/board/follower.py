@@ -15,11 +15,13 @@ from threading import Thread
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.orchestration.board.state import BoardState
+from penstock.orchestration.kafka.log import cause
 from penstock.orchestration.kafka.observer import decode_event
 from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.clients import QUIET, tail_consumer
+from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StreamsError
@@ -46,6 +48,7 @@ class Follower:
         self._config = config
         self._state = state
         self._application = config.application_id
+        self._topics = (coordination_topic(self._application), events_topic(self._application))
         self._stop = Flag()
         self._threads = [
             Thread(target=self._follow_topics, name=f"board-topics-{self._application}", daemon=True),
@@ -110,6 +113,8 @@ class Follower:
         except KafkaException as error:
             self._state.lost(self._unavailable(error))
             return None
+        if Meaning.NO_RIGHT in meaning(found):
+            raise KafkaException(found)
         missing = found is not None and found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         self._state.contact(_now_ms(), missing=missing)
         return not missing
@@ -132,6 +137,8 @@ class Follower:
         if error is not None:
             if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_OUT_OF_RANGE):
                 raise _StartAgainError
+            if Meaning.NO_RIGHT in meaning(error):
+                raise KafkaException(error)
             return  # the end of a partition, or a lost connection, which the next probe shows
         assert offset is not None  # only errors have none
         if offset < positions[topic]:
@@ -145,8 +152,8 @@ class Follower:
             self._state.coordination(message.key(), message.value())
 
     def _unavailable(self, error: KafkaException) -> str:
-        text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
-        return f"No broker answers at {self._config['bootstrap.servers']} ({text})"
+        why = cause(self._application, str(self._config["bootstrap.servers"]), error, *self._topics)
+        return f"{why[0].upper()}{why[1:]}"
 
     # -- offsets ---------------------------------------------------------------------------------------------------------------
 

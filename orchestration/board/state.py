@@ -189,7 +189,7 @@ class BoardState:
             "events": {str(number): _event_row(event) for number, event in self._events},
         }
         body["totals"] = _totals(body, picture)
-        return {**body, "reading": self._reading(), "headline": self._headline(body)}
+        return {**body, "reading": self._reading(), "headline": self._headline(body, picture)}
 
     def _paused_lags(self, tasks: Mapping[str, Document], graph: Flow) -> Iterator[tuple[str, Document]]:
         """Yield the rows of paused tasks with the lag of their partitions. A paused task reads nothing, so the lag in its report is that
@@ -361,7 +361,7 @@ class BoardState:
             return {"state": "reading"}
         return {"state": "missing" if self._missing else "live"}
 
-    def _headline(self, body: Mapping[str, Document]) -> Document:
+    def _headline(self, body: Mapping[str, Document], picture: Picture) -> Document:
         """Return the one sentence on the application, and its level: `bad`, `warn`, `busy`, `good` or `none`."""
         application, instances = self._subject.application, body["instances"]
         if self._missing:
@@ -370,6 +370,8 @@ class BoardState:
             return {"level": "none", "text": f"{application} has never been started on this Kafka. To start it: {start}"}
         if self._contact_ms is None:
             return {"level": "none", "text": "Reading …"}
+        if (reset := picture.reset_text) is not None:
+            return {"level": "bad", "text": f"{reset[0].upper()}{reset[1:]}"}
         if body["paused"]:
             first = _fields(next(iter(body["paused"].values())))
             text = f"Task {first['task']} is paused at {first['record']}"

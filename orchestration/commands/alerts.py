@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from typer.core import TyperGroup
 
 from penstock.orchestration.alerts import alert_text, alerts
 from penstock.orchestration.alerts.incidents import INSTANCE_DIED
@@ -45,8 +47,22 @@ from penstock.orchestration.run_books.tasks import paused_at
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.states import TaskKind, TaskState
 
+if TYPE_CHECKING:
+    from typer._click import Command, Context
+
 _LAST = ("4.1 stack", "4.3 log excerpt")
-app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
+
+
+class _Alerts(TyperGroup):
+    """Group of commands in which an application's name stands for the list of its alerts: `penstock alerts shop`."""
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        name = args[0]
+        is_command = name in self.commands or name.startswith("-") or difflib.get_close_matches(name, self.commands)
+        return super().resolve_command(ctx, args if is_command else ["list", "--application", *args])
+
+
+app = typer.Typer(cls=_Alerts, rich_markup_mode="markdown", invoke_without_command=True)
 
 Number = Annotated[int, typer.Argument(help="The alert's number.")]
 Everything = Annotated[bool, typer.Option("--all", help="Include resolved alerts.")]
@@ -64,7 +80,7 @@ def alerts_or_list(
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:
-    """List unresolved alerts, the most severe first. Dagster's sensors open them.
+    """List unresolved alerts, the most severe first; `penstock alerts shop`: those of one application. Dagster's sensors open them.
 
     Problems that Kafka shows and that have no alert are listed below them.
 

@@ -49,7 +49,10 @@ from penstock.runtime.stores.process_memory import RESIDENT
 from penstock.runtime.topology.input_growth import remedies
 from penstock.runtime.worker.input_partitions import INTERVAL_SECONDS
 
-Instances = Annotated[list[str] | None, typer.Argument(help="Names of instances. Default: all of them.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[INSTANCE|APPLICATION]...", help="An application's name means all its instances. Default: all instances."),
+]
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all that are declared.")]
 Row = dict[str, object]
 _PAUSES_SHOWN = 5
@@ -59,12 +62,12 @@ _WHOLE_RATE = 10.0
 
 
 def status(
-    instances: Instances = None, application: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
+    names: Names = None, application: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
 ) -> None:
     """Show the instances: desired and current state; tasks that no instance runs, with the reason; and partitions of input topics that no
     task reads.
 
-    The exit status is 1 if there are such tasks or partitions, or if an instance that is wanted does not run.
+    The exit status is 1 if there are such tasks or partitions, if an instance that is wanted does not run, or if a reset has not ended.
 
     Read from Kafka alone: from any machine that reaches the brokers, with Dagster and the database away.
     """
@@ -72,13 +75,11 @@ def status(
 
     def make() -> RenderableType | JsonValue:
         nonlocal missing
-        rows = [row for target in targets(application, bootstrap_servers) for row in _status(target)]
-        known = [str(row["instance"]) for row in rows]
-        if instances and (strangers := set(instances) - set(known)):
-            raise StreamsError(unknown("instance", min(strangers), known, how="known"))
-        rows = [row for row in rows if not instances or row["instance"] in instances]
-        missing = any(_is_missing(row) or row["idle_tasks"] or row["unread_partitions"] for row in rows)
-        return rows if as_json else Group(*_status_problems(rows), *_status_table(rows, detailed=bool(instances) or len(rows) == 1))
+        known = targets(application, bootstrap_servers)
+        rows = [row for target in _asked(known, names or []) for row in _status(target)]
+        rows = _named_rows(rows, [target.observer.application for target in known], names or [])
+        missing = any(_is_missing(row) or row["idle_tasks"] or row["unread_partitions"] or row["unfinished_reset"] for row in rows)
+        return rows if as_json else Group(*_status_problems(rows), *_status_table(rows, detailed=_one_by_one(rows, names or [])))
 
     with explained():
         show(make, as_json=as_json, watch=watch)
@@ -169,8 +170,30 @@ def _status(target: Target) -> list[Row]:
     idle = [{"task": each.task, "reason": each.reason} for each in idle_tasks(picture, lives, time.time_ns() // 1_000_000)]
     runs = any(lives(member) for member in picture.members.values())  # a start takes up new partitions, or is refused because of them
     unread = [asdict(each) for each in picture.unread] if runs else []
-    names = picture.instances(target.instances)
-    return [{**_instance_row(picture, name, target.launcher), "idle_tasks": idle, "unread_partitions": unread} for name in names]
+    of_all = {"idle_tasks": idle, "unread_partitions": unread, "unfinished_reset": picture.reset_text}
+    return [{**_instance_row(picture, name, target.launcher), **of_all} for name in picture.instances(target.instances)]
+
+
+def _asked(known: Sequence[Target], names: Sequence[str]) -> Sequence[Target]:
+    """Return the applications to read: those named, if each name is one's or that of an instance it declares; else all."""
+    found = [target for target in known if target.observer.application in names or not {*target.instances}.isdisjoint(names)]
+    named = {name for target in found for name in (target.observer.application, *target.instances)}
+    return found if names and named.issuperset(names) else known
+
+
+def _named_rows(rows: Sequence[Row], applications: Sequence[str], names: Sequence[str]) -> list[Row]:
+    """Return the rows of these instances; an application's name, unless an instance has it too, means all of its own. Raises
+    StreamsError for an unknown name."""
+    instances = {str(row["instance"]) for row in rows}
+    whole = {name for name in names if name not in instances and name in applications}
+    if strangers := {*names} - instances - whole:
+        raise StreamsError(unknown("instance or application", min(strangers), [*sorted(instances), *applications], how="known"))
+    return [row for row in rows if not names or row["instance"] in names or row["application"] in whole]
+
+
+def _one_by_one(rows: Sequence[Row], names: Sequence[str]) -> bool:
+    """Return True if instances were named, or there is one alone: their memory is shown by part."""
+    return len(rows) == 1 or any(row["instance"] in names for row in rows)
 
 
 def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row:
@@ -221,7 +244,9 @@ def _missing_line(row: Row) -> Wrapped:
 
 def _status_problems(rows: Sequence[Row]) -> list[Wrapped]:
     """Return a line for each thing that is wrong."""
-    return [*(_missing_line(row) for row in rows if _is_missing(row)), *_idle_lines(rows), *_pause_lines(rows), *_unread_lines(rows)]
+    resets = dict.fromkeys(str(row["unfinished_reset"]) for row in rows if row["unfinished_reset"])
+    missing = (_missing_line(row) for row in rows if _is_missing(row))
+    return [*(Wrapped(text, "red") for text in resets), *missing, *_idle_lines(rows), *_pause_lines(rows), *_unread_lines(rows)]
 
 
 def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from penstock.orchestration.kafka.observer import Picture
 from penstock.runtime.coordination.records import Assignment, Member, TaskReport, TopologyText
+from penstock.runtime.coordination.resets import reset_command
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.topology.shape import tasks_of
@@ -74,8 +75,21 @@ class _Reasons:
         self._now_ms = now_ms
 
     def of(self, task: TaskId) -> str:
-        looks = (self._no_member, self._not_open, self._no_version, self._kept, self._being_fenced, self._on_its_way, self._granted)
+        looks = (
+            self._reset,
+            self._no_member,
+            self._not_open,
+            self._no_version,
+            self._kept,
+            self._being_fenced,
+            self._on_its_way,
+            self._granted,
+        )
         return next((reason for look in looks if (reason := look(task))), "the leader has not assigned it yet")
+
+    def _reset(self, task: TaskId) -> str | None:
+        reset = self._picture.unfinished_reset
+        return None if reset is None else f"a reset has not ended: {reset_command(reset, self._picture.application)}"
 
     def _no_member(self, task: TaskId) -> str | None:
         if self._living:

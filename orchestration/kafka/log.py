@@ -12,9 +12,12 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
+from penstock.orchestration.embedded.ports import start_hint
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.logins import FollowedConsumer, followed
+from penstock.runtime.model.errors import BrokerUnavailableError
 
 FROM_START = 0
 WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
@@ -46,6 +49,22 @@ def new_reader(connection: Connection, group: str = "penstock-reader") -> Consum
         }
     )
     return followed(FollowedConsumer(properties), properties)
+
+
+def unreadable(application_id: str, servers: str, error: KafkaException, *topics: str) -> BrokerUnavailableError:
+    """Return the error for topics of an application that cannot be read: no broker answers, or they do not let this client."""
+    return BrokerUnavailableError(f"{application_id}: {cause(application_id, servers, error, *topics)}")
+
+
+def cause(application_id: str, servers: str, error: KafkaException, *topics: str) -> str:
+    """Return why topics of an application cannot be read, and the command that may help."""
+    inner = error.args[0]
+    if not isinstance(inner, KafkaError):
+        return f"no broker answers at {servers} ({error}){start_hint(servers)}"
+    if meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
+        right = f"Read on topic {topics[0] if len(topics) == 1 else f'{application_id}-*'}"
+        return f"the brokers at {servers} do not let this client read {' and '.join(topics)} ({with_remedy(inner, right)})"
+    return f"no broker answers at {servers} ({inner.str()}){start_hint(servers)}"
 
 
 def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.orchestration.embedded.ports import start_hint
-from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.orchestration.kafka.log import FROM_START, reader, to_end, unreadable
 from penstock.orchestration.kafka.rates import Rates
 from penstock.runtime.coordination import records
 from penstock.runtime.coordination.records import (
@@ -27,13 +26,14 @@ from penstock.runtime.coordination.records import (
     Desired,
     GlobalStoreReport,
     Member,
+    Reset,
     TaskReport,
     TopologyText,
 )
+from penstock.runtime.coordination.resets import unfinished
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
-from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
 from penstock.runtime.model.states import State, TaskKind
 
@@ -103,6 +103,13 @@ class Picture:
     """Input topics with partitions that no task of the topology started last reads."""
     flows: Mapping[str, Flows] = field(default_factory=dict)
     """Records per second of each member, at its last heartbeat."""
+    unfinished_reset: Reset | None = None
+    """Reset that has begun and not ended: until then, no instance starts."""
+
+    @property
+    def reset_text(self) -> str | None:
+        """What is to be said of a reset that has not ended, with the command that ends it."""
+        return None if self.unfinished_reset is None else unfinished(self.unfinished_reset, self.application)
 
     def member(self, instance: str) -> Member | None:
         """Return the last MEMBER record of the instance."""
@@ -170,6 +177,7 @@ class CoordinationLog:
         self._deaths: set[str] = set()
         self._heard: dict[str, int] = {}
         self._assignment: Assignment | None = None
+        self._unfinished_reset: Reset | None = None
         self._rates = Rates()
 
     def apply(self, key: object, value: object) -> records.Record | None:
@@ -195,8 +203,12 @@ class CoordinationLog:
                 self._rates.keep(lambda key: not (isinstance(key, tuple) and key[0] == record.id))
             case records.Tombstone(kind=records.DEATH):
                 self._deaths.discard(record.id)
-            case records.Reset(ended=True):
+            case Reset(ended=True):
                 self._begin()
+            case Reset():
+                self._unfinished_reset = record
+            case records.Tombstone(kind=records.RESET):
+                self._unfinished_reset = None
         return record
 
     def _count(self, member: Member) -> None:
@@ -228,6 +240,7 @@ class CoordinationLog:
             frozenset(self._deaths),
             dict(self._heard),
             unread,
+            unfinished_reset=self._unfinished_reset,
         )
 
     def _decode(self, key: object, value: object) -> records.Record | None:
@@ -291,14 +304,7 @@ class Observer:
             with reader(self._connection) as consumer:
                 yield consumer, {name: len(found.partitions) for name, found in topics.items()}
         except KafkaException as error:
-            inner = error.args[0]
-            if isinstance(inner, KafkaError) and meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
-                why = with_remedy(inner, f"Read on topic {topic}")
-                refused = f"{self.application}: the brokers at {self._connection} do not let this client read {topic} ({why})"
-                raise BrokerUnavailableError(refused) from error
-            text = inner.str() if isinstance(inner, KafkaError) else str(error)
-            silent = f"{self.application}: no broker answers at {self._connection} ({text}){start_hint(self._connection.servers)}"
-            raise BrokerUnavailableError(silent) from error
+            raise unreadable(self.application, self._connection.servers, error, topic) from error
 
 
 def decode_event(value: object) -> Event | None:

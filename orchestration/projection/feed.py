@@ -31,11 +31,9 @@ from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import Event as EventRow
 from penstock.orchestration.database.models import FeedOffset
 from penstock.orchestration.declarations.applications import Application
-from penstock.orchestration.embedded.ports import start_hint
-from penstock.orchestration.kafka.log import WAIT_SECONDS, new_reader
+from penstock.orchestration.kafka.log import WAIT_SECONDS, new_reader, unreadable
 from penstock.orchestration.projection import writer
 from penstock.runtime.coordination.topics import coordination_topic
-from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.logins import followed
 from penstock.runtime.model.errors import BrokerUnavailableError
@@ -200,17 +198,7 @@ class Feed:
             writer.store_coordination(session, self._application.id, key if isinstance(key, bytes) else b"", _value(message))
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
-        inner = error.args[0]
-        if isinstance(inner, KafkaError) and meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
-            why = with_remedy(inner, f"Read on topic {self._application.id}-*")
-            return BrokerUnavailableError(
-                f"{self._application.id}: the brokers at {self._application.bootstrap_servers} do not let this client read "
-                f"{events_topic(self._application.id)} and {coordination_topic(self._application.id)} ({why})"
-            )
-        return BrokerUnavailableError(
-            f"{self._application.id}: no broker answers at {self._application.bootstrap_servers} ({error.args[0].str()})"
-            f"{start_hint(self._application.bootstrap_servers)}; instances that run continue by themselves as soon as it does"
-        )
+        return unreadable(self._application.id, self._application.bootstrap_servers, error, *self._topics)
 
 
 class SilentBrokers:

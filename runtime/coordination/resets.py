@@ -73,10 +73,15 @@ def drop_state_of_before(config: StreamsConfig, topics: TopicAdmin, directory: S
 def refuse_unfinished(reset: Reset, application_id: str) -> None:
     """Raise ResetError for a reset that has not ended."""
     if not reset.ended:
-        raise ResetError(
-            f"a reset of application {application_id} was begun by {reset.by} at {_clock(reset)} and has not ended: end it with "
-            f"{reset_command(reset, application_id)}, then start again"
-        )
+        raise ResetError(f"{unfinished(reset, application_id)}, then start again")
+
+
+def unfinished(reset: Reset, application_id: str) -> str:
+    """Return what is to be said of a reset that has not ended: by whom, since when, and the command that ends it."""
+    return (
+        f"a reset of application {application_id} was begun by {reset.by} at {_clock(reset)} and has not ended: end it with "
+        f"{reset_command(reset, application_id)}"
+    )
 
 
 def reset_command(reset: Reset, application_id: str) -> str:

@@ -176,3 +176,12 @@ def test_the_audit_trail_at_80_columns_breaks_no_name_and_obeys_no_record(databa
     assert "\x1b" not in shown and "\x07" not in shown and shown.count(r"'\x1b[2J\x1b]0;owned\x07\udcff' [red]not markup[/red]") == 2
     assert "line 1" not in shown, "the alert has the end of the log"
     assert [line for line in lines if not line.startswith(" ")] == [line for line in lines if line.startswith(f"{clock(NOW)}  ")]
+
+
+@pytest.mark.usefixtures("database")
+def test_an_applications_name_stands_for_the_list_of_its_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong(monkeypatch, Condition("INSTANCE_SILENT", "ERROR", "a-1", "silent", NOW_MS))
+    assert [row["application"] for row in json.loads(CliRunner().invoke(app, ["alerts", "a", "--json"]).stdout)] == ["a"]
+    unknown, mistyped = CliRunner().invoke(app, ["alerts", "stock"]), CliRunner().invoke(app, ["alerts", "shwo", "1"])
+    assert unknown.exit_code == 1 and "no application 'stock' is declared" in unknown.output
+    assert mistyped.exit_code == 2 and "No such command 'shwo'. Did you mean 'show'" in mistyped.output

@@ -215,6 +215,8 @@ def test_a_reset_leaves_nothing_of_before_it_but_the_wanted_instances() -> None:
     began = Reset(id="r", at_ms=old.at_ms + 30_000, by="ann")
     state.coordination(began.key, encode(began))
     assert len(section(state.document(now()), "events")) == 2, "it has not ended"
+    level, said = headline(state)
+    assert level == "bad" and re.match("A reset of application app was begun by ann .*: end it with penstock reset app$", str(said))
     ended = msgspec.structs.replace(began, ended=True)
     state.coordination(ended.key, encode(ended))
     document = state.document(now())

@@ -28,12 +28,14 @@ from penstock.runtime.coordination.records import (
     GlobalStoreReport,
     Member,
     PausedAt,
+    Reset,
     RestoreReport,
     TaskReport,
     TopologyText,
     encode,
 )
 from penstock.runtime.instance.settings import ExitStatus, exit_path
+from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.topology.shape import Part
 from tests.support import wait_until
@@ -285,3 +287,66 @@ def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
     with console.capture() as captured:
         console.print(CompactRows([{"task": "0_0", "what": "key [red]a[/x]"}], ("task",)))
     assert "key [red]a[/x]" in captured.get()
+
+
+@pytest.fixture
+def two_applications(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two applications of two instances each; no broker answers for the second one."""
+    declared = (
+        f'[applications.{name}]\nfactory = "m:f"\ninstances = 2\n[applications.{name}.config]\n"bootstrap.servers" = "{name}:1"\n'
+        for name in ("a", "b")
+    )
+    (tmp_path / "streams.toml").write_text("".join(declared))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+
+    def observe(self: Observer) -> Picture:
+        if self.application == "b":
+            raise BrokerUnavailableError("b: no broker answers at b:1")
+        return Picture("a", {}, {name: Desired(instance=name, running=False, at_ms=1, by="ann") for name in ("a-1", "a-7")}, {}, None)
+
+    monkeypatch.setattr(Observer, "observe", observe)
+
+
+@pytest.mark.usefixtures("two_applications")
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [(["a"], ["a-1", "a-2", "a-7"]), (["a-2"], ["a-2"]), (["a", "a-1"], ["a-1", "a-2", "a-7"])],
+)
+def test_status_takes_applications_and_instances_and_reads_no_other_application(names: list[str], shown: list[str]) -> None:
+    found = CliRunner().invoke(app, ["status", *names, "--json"])
+    assert found.exit_code == 0, found.output
+    assert [row["instance"] for row in json.loads(found.stdout)] == shown
+
+
+@pytest.mark.usefixtures("two_applications")
+def test_status_of_an_instance_that_is_not_declared_and_of_an_unknown_name() -> None:
+    """Kafka may know the instance, so all applications are read."""
+    assert "b: no broker answers" in CliRunner().invoke(app, ["status", "a-7"]).output
+    assert [row["instance"] for row in json.loads(CliRunner().invoke(app, ["status", "a-7", "-a", "a", "--json"]).stdout)] == ["a-7"]
+    refused = CliRunner().invoke(app, ["status", "aa", "-a", "a"])
+    assert refused.exit_code == 1 and "no instance or application 'aa' is known" in refused.output and "Did you mean 'a'" in refused.output
+
+
+def test_an_unfinished_reset_is_named_with_its_command_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No start would succeed, so none is advised."""
+    log, at_ms = CoordinationLog("a"), int(time.time() * 1000)
+    reset = Reset(id="r", at_ms=at_ms, by="ann", options="--to latest")
+    topology = TopologyText(hash="h", text="", parts={0: Part(("in",), 1, True)}, inputs={"in": 1})
+    wish = Desired(instance="a-1", running=True, at_ms=1, by="ann")
+    for record in (wish, topology, reset):
+        log.apply(record.key, encode(record))
+    monkeypatch.setattr(Observer, "observe", lambda self: log.picture({}))
+    monkeypatch.setattr(out, "_width", 300)
+    found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
+    assert found.exit_code == 1
+    assert re.match(
+        r"a reset of application a was begun by ann at .* and has not ended: end it with penstock reset a --to latest\n", found.output
+    )
+    assert "task 0_0 of a is run by no instance: a reset has not ended: penstock reset a --to latest" in found.output
+    assert "penstock start" not in found.output
+    log.apply(reset.key, encode(msgspec.structs.replace(reset, ended=True)))
+    assert "reset" not in CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"]).output
+    log.apply(reset.key, encode(reset))
+    log.apply(reset.key, None)  # an instance had started before it
+    assert "reset" not in CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"]).output
