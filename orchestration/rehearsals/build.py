@@ -29,8 +29,9 @@ from penstock.runtime.seeds.entries import changelog_records
 from penstock.runtime.seeds.plan import store_misfits
 from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import GLOBAL
-from penstock.runtime.stage.local_application import LocalApplication, TaskStart
+from penstock.runtime.stage.local_application import LocalApplication
 from penstock.runtime.stage.spool import spooled
+from penstock.runtime.stage.task import TaskStart
 from penstock.runtime.stores.custom import build_store
 from penstock.runtime.stores.suppliers import Builder
 from penstock.runtime.tasks.incidents import PausePoint

@@ -12,8 +12,7 @@ Equal input and equal state give equal outputs and stores, in the same order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from pathlib import Path
@@ -24,16 +23,13 @@ from penstock.runtime.input.deserialization import RawMessage
 from penstock.runtime.model.errors import MissingSinkTopicError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
-from penstock.runtime.model.offsets import OffsetAndMetadata, encode_partition_time
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.stage.environment import Environment
 from penstock.runtime.stage.global_stores import LocalGlobalStores
 from penstock.runtime.stage.stage import StreamTimeClock
-from penstock.runtime.stage.task import OfflineTask
-from penstock.runtime.stores.base import ChangelogRecord
-from penstock.runtime.stores.rocks_loading import place
+from penstock.runtime.stage.task import OfflineTask, TaskStart
 from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.topology.internal_topics import plan_partitions, task_count
 from penstock.runtime.topology.nodes import SubTopology
@@ -47,16 +43,6 @@ _MOST_IDLE_TURNS = 1_000
 
 ColumnSource = Iterator[RawColumns]
 """Runs of consecutive records of one partition, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStart:
-    """State with which a task begins: the records that fill stores kept in memory, by store; the next offset and the time of each input.
-    Files of persistent stores are in `LocalApplication.store_folder` by then."""
-
-    offsets: Mapping[TopicPartition, NextOffset]
-    times: Mapping[TopicPartition, int] = field(default_factory=dict)
-    in_memory: Mapping[str, Iterable[list[ChangelogRecord]]] = field(default_factory=dict)
 
 
 class LocalApplication:
@@ -106,7 +92,6 @@ class LocalApplication:
         self.tasks = [self._task(part, number) for part, number in wanted if tasks is None or TaskId(part.id, number) in tasks]
         self._readers = {partition: task for task in self.tasks for partition in task.inputs}
         self._log.readers = self._readers.keys()
-        self._starts: dict[TaskId, TaskStart] = {}
         self.writer = self.tasks[0].id if self.tasks else TaskId(0, 0)
         """Task whose output was last passed on."""
 
@@ -130,11 +115,11 @@ class LocalApplication:
         return self._folder / str(task) / "rocksdb" / store
 
     def begin(self, task: TaskId, start: TaskStart) -> None:
-        """Set the state with which a task begins, before `run`."""
-        self._starts[task] = start
+        """Set the state with which a task begins, before `run`; of a task that does not run, it is ignored."""
+        for each in self.tasks:
+            if each.id == task:
+                each.begin_with(start)
         for partition, offset in start.offsets.items():
-            metadata = encode_partition_time(start.times.get(partition, -1))
-            self._around.transport.committed[partition] = OffsetAndMetadata(offset, metadata)
             self._log.begin(partition, offset)
 
     def fill_globals(self, partition: TopicPartition, messages: Sequence[RawMessage]) -> None:
@@ -153,24 +138,13 @@ class LocalApplication:
         if not self._started:
             self._started = True
             for task in self.tasks:
-                self._start(task)
+                self.writer = task.id
+                task.start()
             self._settle()
         while turn := merged.turn():
             for partition, run in turn:
                 self._readers[partition].give(partition, run)
             self._settle()
-
-    def _start(self, task: OfflineTask) -> None:
-        self.writer = task.id
-        for name, changelog in task.plan.changelogs.items():
-            if (folder := self.store_folder(task.id, name)).is_dir():
-                place(folder, {changelog: NextOffset(0)}, {})  # files without an offset would count as incomplete, and be emptied
-        task.open()
-        start = self._starts.get(task.id)
-        for name, rows in ({} if start is None else start.in_memory).items():
-            for records in rows:
-                task.stores[name].restore(records, {})
-        task.init()
 
     def _settle(self) -> None:
         """Process everything that tasks have, and what comes of it, and run the punctuators that are due then."""
@@ -224,10 +198,17 @@ class LocalApplication:
         return {task.id: task.write_snapshot(folder, snapshot, at_ms) for task in self.tasks if task.stores}
 
     def write_seed(
-        self, folder: Path, snapshot: str, at_ms: int, inputs: Callable[[TaskId], Mapping[TopicPartition, NextOffset]]
+        self,
+        folder: Path,
+        snapshot: str,
+        at_ms: int,
+        inputs: Callable[[TaskId], Mapping[TopicPartition, NextOffset]],
+        *,
+        all_stores: bool = False,
     ) -> dict[TaskId, Path]:
-        """Write a part of a seed for each task, and return its folder. `inputs`: the next offsets of a task on the brokers' topics."""
-        return {task.id: task.write_seed(folder, snapshot, at_ms, inputs(task.id)) for task in self.tasks}
+        """Write a part of a seed for each task, and return its folder. `inputs`: the next offsets of a task on the brokers' topics.
+        `all_stores`: also those that a source topic restores."""
+        return {task.id: task.write_seed(folder, snapshot, at_ms, inputs(task.id), all_stores=all_stores) for task in self.tasks}
 
     def close(self, *, clean: bool = False) -> None:
         """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""

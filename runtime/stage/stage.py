@@ -22,7 +22,7 @@ from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.stage.environment import Environment
 from penstock.runtime.stage.global_stores import LocalGlobalStores
-from penstock.runtime.stage.task import OfflineTask
+from penstock.runtime.stage.task import OfflineTask, TaskStart
 from penstock.runtime.stage.transport import OutputLog
 from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.topology.nodes import SubTopology
@@ -59,7 +59,8 @@ class StreamTimeClock:
 
 
 class Stage:
-    """A task of a sub-topology over its input. Call `fill_globals` for the global stores, `run` once, `write_snapshot`, and `close`.
+    """A task of a sub-topology over its input. Call `begin` with the state of a task that has some, `fill_globals` for the global stores,
+    `run` once, `write_snapshot`, and `close`.
 
     Everything is deterministic: equal input gives equal outputs and state, in the same order.
     """
@@ -113,6 +114,10 @@ class Stage:
         """Topics of the global stores that this sub-topology may read."""
         return self._globals.topics
 
+    def begin(self, start: TaskStart) -> None:
+        """Set the state with which the task begins, before `run`. Records before its offsets are passed over."""
+        self.task.begin_with(start)
+
     def fill_globals(self, partition: TopicPartition, messages: Sequence[RawMessage]) -> None:
         """Apply records of a global topic, in order, before `run`."""
         self._globals.process(partition, messages)
@@ -162,10 +167,12 @@ class Stage:
         """Return the number of records that operators dropped, for example for a null key or a closed window, and of skipped ones."""
         return int(sum(value for name, value in self._metrics.values().items() if name.name == "dropped-records-total"))
 
-    def write_snapshot(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
+    def write_snapshot(
+        self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset], *, all_stores: bool = False
+    ) -> Path:
         """Write the stores and times as a part of a snapshot; return its folder. `inputs`: the next offsets on the brokers' topics. Stores
-        that a source topic restores are left out."""
-        return self.task.write_seed(folder, snapshot, at_ms, inputs)
+        that a source topic restores are left out, unless `all_stores`."""
+        return self.task.write_seed(folder, snapshot, at_ms, inputs, all_stores=all_stores)
 
     def close(self, *, clean: bool = False) -> None:
         """Close processors and stores; files stay. `clean`: the run has succeeded, so an error of a processor's `close` is raised."""

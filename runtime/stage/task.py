@@ -7,18 +7,31 @@ again, as a worker does that reads them from the brokers again.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.runtime.input.deserialization import RawMessage
 from penstock.runtime.model.errors import ProductionError, TransactionAbortedError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
-from penstock.runtime.model.offsets import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata, encode_partition_time
 from penstock.runtime.operators.context import GlobalStores
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.stage.environment import Environment
+from penstock.runtime.stores.base import ChangelogRecord
+from penstock.runtime.stores.rocks_loading import place
 from penstock.runtime.tasks.active import ActiveTask, ReplayBeforePauseError
 from penstock.runtime.topology.nodes import SourceNode, SubTopology
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStart:
+    """State with which a task begins: the records that fill stores kept in memory, by store; the next offset and the time of each input.
+    Files of persistent stores are in `OfflineTask.store_folder` by then."""
+
+    offsets: Mapping[TopicPartition, NextOffset]
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    in_memory: Mapping[str, Iterable[list[ChangelogRecord]]] = field(default_factory=dict)
 
 
 class OfflineTask(ActiveTask):
@@ -35,11 +48,30 @@ class OfflineTask(ActiveTask):
         """Records processed since the last commit."""
         self.committed_records = 0
         """Records processed and committed, without those that were skipped."""
+        self._begins_with: TaskStart | None = None
         super().__init__(around.plan(part, partition, self._sources, global_stores), around.incidents)
 
+    def store_folder(self, store: str) -> Path:
+        """Return the folder of a persistent store's files."""
+        return self.plan.directory / "rocksdb" / store
+
+    def begin_with(self, start: TaskStart) -> None:
+        """Set the state with which the task begins, before `start`."""
+        self._begins_with = start
+        for partition, offset in start.offsets.items():
+            metadata = encode_partition_time(start.times.get(partition, -1))
+            self._around.transport.committed[partition] = OffsetAndMetadata(offset, metadata)
+
     def start(self) -> None:
-        """Open the stores, initialise the processors, and commit what they have done."""
+        """Open the stores, with the state of `begin_with`; initialise the processors, and commit what they have done."""
+        start = self._begins_with
+        for name, changelog in self.plan.changelogs.items() if start is not None else ():
+            if (folder := self.store_folder(name)).is_dir():
+                place(folder, {changelog: NextOffset(0)}, {})  # files without an offset would count as incomplete, and be emptied
         self.open()
+        for name, rows in start.in_memory.items() if start is not None else ():
+            for records in rows:
+                self.stores[name].restore(records, {})
         self.init()
 
     def init(self) -> None:
@@ -141,10 +173,12 @@ class OfflineTask(ActiveTask):
         self.resume(*self._positions())
         self._enqueue_given()
 
-    def write_seed(self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset]) -> Path:
+    def write_seed(
+        self, folder: Path, snapshot: str, at_ms: int, inputs: Mapping[TopicPartition, NextOffset], *, all_stores: bool = False
+    ) -> Path:
         """As `write_snapshot`, for a seed: `inputs` are the next offsets on the brokers' topics. Stores that a source topic restores are
-        left out."""
-        return self.write_snapshot(folder, snapshot, at_ms, inputs, self.plan.subtopology.source_changelogs)
+        left out, unless `all_stores`."""
+        return self.write_snapshot(folder, snapshot, at_ms, inputs, () if all_stores else self.plan.subtopology.source_changelogs)
 
     def write_snapshot(
         self,

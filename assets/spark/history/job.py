@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from penstock.assets.spark.history.beginning import Parts, fetched_start
 from penstock.assets.spark.history.errors import HistoryError, spark_errors
 from penstock.assets.spark.history.inputs import Input
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology
@@ -94,8 +95,9 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class StageJob:
-    """Parameters of a task on an executor. `inputs`: all topics of the run; `next_offsets`: where the stream goes on; `globals`: the files
-    of each global topic; `run`: token of the driver, unique."""
+    """Parameters of a task on an executor. `inputs`: all topics of the run; `next_offsets`: where the stream goes on; `global_files`: the
+    files of each global topic; `run`: token of the driver, unique. `begin`: the state with which tasks begin. `all_stores`: also those that
+    a source topic restores are kept."""
 
     plan: HistoryPlan
     stage: StagePlan
@@ -105,6 +107,8 @@ class StageJob:
     run: str
     next_offsets: Mapping[str, Mapping[int, int]]
     global_files: Mapping[str, tuple[str, ...]]
+    begin: Parts = field(default_factory=dict)
+    all_stores: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -255,12 +259,18 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch]) -> TaskReport:
             outputs=outputs,
             rejected=rejected.add,
         )
+        begins: Mapping[TopicPartition, NextOffset] = {}
         try:
+            if str(task) in job.begin:
+                start = fetched_start(job.begin[str(task)], part, local / "state", local / "kept")
+                stage.begin(start)
+                begins = start.offsets
             for topic in sorted(stage.global_topics):
                 for partition, run in _global_runs(topic, job.global_files[topic]):
                     stage.fill_globals(partition, run)
-            stage.run(given.sources())
-            snapshot = stage.write_snapshot(local / "snapshots", job.seed, job.at_ms, _next_offsets(job, task, job.stage.topics))
+            stage.run(given.sources(begins))
+            next_offsets = _next_offsets(job, task, job.stage.topics)
+            snapshot = stage.write_snapshot(local / "snapshots", job.seed, job.at_ms, next_offsets, all_stores=job.all_stores)
             stage.close(clean=True)
         except BaseException:
             stage.close()
@@ -302,13 +312,23 @@ def run_circle(job: StageJob, batches: Iterable[pa.RecordBatch]) -> list[TaskRep
             tasks=wanted,
             one_by_one=True,
         )
+        begins: dict[TopicPartition, NextOffset] = {}
         try:
+            for task in wanted:
+                if str(task) in job.begin:
+                    start = fetched_start(job.begin[str(task)], parts[task.subtopology], local / "state", local / "kept")
+                    application.begin(task, start)
+                    begins |= start.offsets
             for topic in job.stage.global_topics:
                 for partition, run in _global_runs(topic, job.global_files[topic]):
                     application.fill_globals(partition, run)
-            application.run(given.sources())
+            application.run(given.sources(begins))
             snapshots = application.write_seed(
-                local / "snapshots", job.seed, job.at_ms, lambda task: _next_offsets(job, task, parts[task.subtopology].source_topics)
+                local / "snapshots",
+                job.seed,
+                job.at_ms,
+                lambda task: _next_offsets(job, task, parts[task.subtopology].source_topics),
+                all_stores=job.all_stores,
             )
             application.close(clean=True)
         except BaseException:

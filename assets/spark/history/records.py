@@ -9,7 +9,7 @@ records. `o1`, `o2`, `o3` order the records of a partition (docs/history.md). `o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
@@ -92,6 +92,10 @@ def _headers(column: pa.Array) -> list[Headers | None] | None:
     return [[(each["key"], each["value"]) for each in row] if row else None for row in column.to_pylist()]
 
 
+Begins = Mapping[TopicPartition, int]
+"""Offset of the first record of each partition, where records without offsets do not begin with 0: those of a task with a state."""
+
+
 class TaskInput:
     """Rows of one task, ordered by place, as a source per topic.
 
@@ -115,12 +119,12 @@ class TaskInput:
                 break
             self._spools[place].add(rows)
 
-    def sources(self) -> dict[TopicPartition, Iterator[RawColumns]]:
+    def sources(self, begins: Begins) -> dict[TopicPartition, Iterator[RawColumns]]:
         """Return the records of each topic, each to be read once."""
-        found = {self._at(place): _numbered(*self._at(place), spool.rows()) for place, spool in self._spools.items()}
+        found = {self._at(place): _numbered(self._at(place), spool.rows(), begins) for place, spool in self._spools.items()}
         if self._topics:
-            last = len(self._topics) - 1
-            found[self._at(last)] = _numbered(*self._at(last), self._of_last())
+            last = self._at(len(self._topics) - 1)
+            found[last] = _numbered(last, self._of_last(), begins)
         return found
 
     def _at(self, place: int) -> TopicPartition:
@@ -147,15 +151,15 @@ class CircleInput:
                         at = TopicPartition(topics[place], number)
                         self._spools.setdefault(at, _Spool(folder / f"{place}-{number}.arrow")).add(rows)
 
-    def sources(self) -> dict[TopicPartition, Iterator[RawColumns]]:
+    def sources(self, begins: Begins) -> dict[TopicPartition, Iterator[RawColumns]]:
         """Return the records of each partition that has some, each to be read once."""
-        return {at: _numbered(*at, spool.rows()) for at, spool in self._spools.items()}
+        return {at: _numbered(at, spool.rows(), begins) for at, spool in self._spools.items()}
 
 
-def _numbered(topic: str, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[RawColumns]:
-    last: int | None = None
+def _numbered(at: TopicPartition, batches: Iterable[pa.RecordBatch], begins: Begins) -> Iterator[RawColumns]:
+    last = begins[at] - 1 if at in begins else None
     for rows in batches:
-        run = raw_columns(topic, rows, partition, last)
+        run = raw_columns(at.topic, rows, at.partition, last)
         last = run.offsets[-1]
         yield run
 

@@ -19,11 +19,12 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from pyspark.sql import SparkSession
 
+from penstock.assets.spark.history.beginning import Parts
 from penstock.assets.spark.history.errors import spark_errors
 from penstock.assets.spark.history.inputs import Bounds, Input, read_input
 from penstock.assets.spark.history.job import Places, StageJob, TaskReport, run_stage, write_global_rows
@@ -48,7 +49,9 @@ OUTPUTS_MANIFEST = "outputs.json"
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
     """A run. `inputs`: by topic. `until` is the option's text, by which a killed run is found again. `outputs` None: they are not kept.
-    `rejected` None: a record for which a handler returns PAUSE ends the run."""
+    `rejected` None: a record for which a handler returns PAUSE ends the run. `begin`: the state with which tasks begin, in place of none;
+    records before its offsets are passed over. `all_stores`: the result has also the stores that a source topic restores, which a seed
+    leaves out."""
 
     application: SeedApplication
     inputs: Mapping[str, BackfillInput]
@@ -56,6 +59,8 @@ class HistoryRequest:
     seed: str
     outputs: str | None = None
     rejected: str | None = None
+    begin: Parts = field(default_factory=dict)
+    all_stores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +280,18 @@ class _Run:
                         folder = (place_of(places.rows) / topic).uri
                         global_files[topic] = write_global_rows(self._spark, topic, inputs[topic], folder, self._token)
                 self._report(what)
-                job = StageJob(plan, stage, places, run.id, run.at_ms, self._token, next_offsets, dict(global_files))
+                job = StageJob(
+                    plan,
+                    stage,
+                    places,
+                    run.id,
+                    run.at_ms,
+                    self._token,
+                    next_offsets,
+                    dict(global_files),
+                    self._request.begin,
+                    self._request.all_stores,
+                )
                 reports = run_stage(self._spark, job, inputs, [each for earlier in done.values() for each in earlier])
                 manifest.write(iter([encoded(_Reports(reports))]))
             done[stage.sub_topology] = reports
@@ -393,7 +409,7 @@ def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan
     for key, value in sorted(application.config.items()):
         named = value if isinstance(value, str | int | float | bool | None) else getattr(value, "__qualname__", type(value).__qualname__)
         add(key, named)
-    add(request.until, request.seed, request.outputs, request.rejected)
+    add(request.until, request.seed, request.outputs, request.rejected, sorted(request.begin.items()), request.all_stores)
     for topic, given in sorted(request.inputs.items()):
         add(topic, given.location, given.format, sorted(given.columns.items()))
         if given.location != KAFKA:

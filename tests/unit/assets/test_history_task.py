@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import accumulate
 from pathlib import Path
 from random import Random, randrange
 
@@ -32,17 +34,17 @@ def begin(partition: int) -> pa.Table:
     return pa.Table.from_pylist([{name: values.get(name) for name in ROWS.names}], schema=ROWS)
 
 
-def rows_of(place: int, partition: int, sent: Sequence[Sent]) -> pa.Table:
-    """Return records as rows of a stage."""
+def rows_of(place: int, partition: int, sent: Sequence[Sent], first: int = 0) -> pa.Table:
+    """Return records as rows of a stage. `first`: offset of the first one."""
     count = len(sent)
     columns = {
         "slot": [0] * count,
         "partition": [partition] * count,
         "place": [place] * count,
-        "o1": range(count),
+        "o1": range(first, first + count),
         "o2": [0] * count,
         "o3": [0] * count,
-        "offset": range(count),
+        "offset": range(first, first + count),
         "timestamp": [each.timestamp for each in sent],
         "key": [each.key for each in sent],
         "value": [each.value for each in sent],
@@ -70,14 +72,30 @@ def in_one_table(folder: Path, topic: str, given: Sequence[Sent]) -> tuple[str, 
 class Run:
     """The tasks of a history run, one after the other."""
 
-    def __init__(self, plan: HistoryPlan, folder: Path, global_files: Mapping[str, tuple[str, ...]], rejected: str | None = None) -> None:
+    def __init__(
+        self,
+        plan: HistoryPlan,
+        folder: Path,
+        global_files: Mapping[str, tuple[str, ...]],
+        rejected: str | None = None,
+        begin: Mapping[str, str] | None = None,
+    ) -> None:
         self._plan = plan
         self._global_files = global_files
+        self._begin = begin or {}
         self._next_offsets = {topic: dict.fromkeys(range(plan.partitions[topic]), 1_000) for topic in (*plan.inputs, *plan.global_inputs)}
         self.places = Places(str(folder / "seed"), str(folder / "rows"), str(folder / "outputs"), rejected)
         self.reports: list[TaskReport] = []
 
-    def stage(self, stage: StagePlan, inputs: Mapping[str, Mapping[int, Sequence[Sent]]]) -> None:
+    def stage(
+        self,
+        stage: StagePlan,
+        inputs: Mapping[str, Mapping[int, Sequence[Sent]]],
+        first: Mapping[str, Mapping[int, int]] | None = None,
+        next_offsets: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        """`first`: offsets of the first records; `next_offsets`: those of the seed."""
+        self._next_offsets |= {topic: dict(of_topic) for topic, of_topic in (next_offsets or {}).items()}
         tables = [begin(number) for number in range(stage.spark_tasks)]
         for place, topic in enumerate(stage.topics):
             if topic in stage.repartitions:
@@ -86,13 +104,14 @@ class Run:
                 ]
                 tables += [pa.Table.from_batches(repartitioned_rows(uri, place), schema=ROWS) for uri in files]
             else:
-                tables += [rows_of(place, number, sent) for number, sent in inputs[topic].items()]
+                begins = (first or {}).get(topic, {})
+                tables += [rows_of(place, number, sent, begins.get(number, 0)) for number, sent in inputs[topic].items()]
         if stage.circle:
-            job = StageJob(self._plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files)
+            job = StageJob(self._plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files, self._begin, True)
             self.reports += run_circle(job, shuffled(tables, None))
             return
         for number in range(stage.tasks):
-            job = StageJob(self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files)
+            job = StageJob(self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files, self._begin, True)
             self.reports.append(run_task(job, shuffled(tables, number)))
 
     def files(self, topic: str) -> list[str]:
@@ -137,6 +156,41 @@ def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path:
         found = run.made(number)
         assert found.outputs == expected.outputs
         assert comparable(found.stores, number) == comparable(expected.stores, number)
+
+
+def day_and_rest(sent: Sequence[Sent], until_ms: int) -> tuple[Sequence[Sent], Sequence[Sent]]:
+    """Split a partition after the records whose largest timestamp so far is before a time."""
+    latest = list(accumulate((each.timestamp for each in sent), max))
+    at = bisect_left(latest, until_ms)
+    return sent[:at], sent[at:]
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if str(each) != "processors"], ids=str)
+def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(family: Family, tmp_path: Path) -> None:
+    """Both together make what one run makes. Punctuators begin again, as in a stream that is restarted."""
+    random = Random(f"{family}")
+    count = 1 if family.one_partition else 2
+    sent = {topic: {number: records(random, 200, null_keys=family.null_keys) for number in range(count)} for topic in family.topics}
+    everyone = records(random, 10, null_keys=False)
+    counts = dict.fromkeys(family.topics, count) | dict.fromkeys(family.global_topics, 1)
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), list(counts), counts)
+    global_files = {topic: in_one_table(tmp_path, topic, everyone) for topic in family.global_topics}
+    halves = {topic: {n: day_and_rest(each, FIRST_MS + 70_000) for n, each in of_topic.items()} for topic, of_topic in sent.items()}
+    ends = {topic: {n: len(both[0]) for n, both in of_topic.items()} for topic, of_topic in halves.items()}
+    whole, first = Run(plan, tmp_path / "whole", global_files), Run(plan, tmp_path / "first", global_files)
+    for stage in plan.stages:
+        whole.stage(stage, sent)
+        first.stage(stage, {topic: {n: both[0] for n, both in of_topic.items()} for topic, of_topic in halves.items()}, None, ends)
+    begin = {report.task: f"{first.places.seed}/{report.part}" for report in first.reports}
+    rest = Run(plan, tmp_path / "rest", global_files, None, begin)
+    for stage in plan.stages:
+        rest.stage(stage, {topic: {n: both[1] for n, both in of_topic.items()} for topic, of_topic in halves.items()}, ends)
+    for number in range(count):
+        expected, before, after = whole.made(number), first.made(number), rest.made(number)
+        both = {topic: before.outputs.get(topic, []) + after.outputs.get(topic, []) for topic in {**before.outputs, **after.outputs}}
+        assert both == expected.outputs
+        assert all(before.outputs.values()) and all(after.outputs.values())
+        assert comparable(after.stores, number) == comparable(expected.stores, number)
 
 
 INPUTS = int(os.environ.get("PENSTOCK_HISTORY_INPUTS", "1"))

@@ -13,8 +13,9 @@ from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.snapshots.manifest import read_manifest
-from penstock.runtime.stage.local_application import LocalApplication, TaskStart
+from penstock.runtime.stage.local_application import LocalApplication
 from penstock.runtime.stage.spool import SpoolWriter, spooled
+from penstock.runtime.stage.task import TaskStart
 from penstock.runtime.tasks.incidents import PausePoint
 from tests.support.history import CONFIG, FAMILIES, FIRST_MS, PAUSING, Family, Made, Sent, by_driver, columns, divided, records
 from tests.support.seeds import entries
