@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.orchestration.commands.common import Json, explained_interrupt, hint, print_json, project, say, warn
-from penstock.orchestration.commands.rehearse import difference_line, shown_progress
+from penstock.orchestration.commands.rehearse import EngineName, difference_line, engine_of, shown_progress
 from penstock.orchestration.commands.run_book import ApplicationName
 from penstock.orchestration.database import audit
 from penstock.orchestration.rehearsals import state_audit
@@ -28,17 +28,20 @@ def audit_state(
         str | None, typer.Option("--from", metavar="ID|start", help="Snapshot to begin with. Default: the one before the last.")
     ] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="ID", help="Snapshot to compare with. Default: the newest.")] = None,
+    engine: EngineName = None,
     as_json: Json = False,
 ) -> None:
     """Compute the state of a snapshot again, from an earlier one and the records between them, and compare. Exit status 1 if it differs.
 
-    The engine's own tasks do it on this machine, with the code that runs; the application is not touched. A difference is a lost or doubled
-    record, damaged files, or code that was another one in between. It opens an alert per store; an audit without one resolves it. The keys
-    are in a table in the project's home. `penstock docs rehearsals` says what cannot be compared.
+    The engine's own tasks do it, on this machine or on Spark, with the code that runs; the application is not touched. A difference is a
+    lost or doubled record, damaged files, or code that was another one in between. It opens an alert per store; an audit without one
+    resolves it. The keys are in a table in the project's home. `penstock docs rehearsals` says what cannot be compared.
 
     **Examples**
 
     `penstock audit-state flight-board --day 2026-11-25`
+
+    `penstock audit-state flight-board --day 2026-11-25 --engine spark` computes the state on Spark, however few the records are.
 
     `penstock audit-state flight-board --from start` computes everything since the first record.
     """
@@ -48,7 +51,9 @@ def audit_state(
     with project() as operations, explained_interrupt("nothing is left of the audit; the application was not touched"):
         declared = operations.applications.named(application)
         with shown_progress() as reporter:
-            found = state_audit.audit_state(operations.paths, declared, reporter, day=of_day, first=first, last=last)
+            found = state_audit.audit_state(
+                operations.paths, declared, reporter, day=of_day, first=first, last=last, engine=engine_of(engine)
+            )
         report_audit(operations, declared, found, actor=audit.this_user())
         if as_json:
             print_json(found.data())
@@ -68,6 +73,7 @@ def _day(text: str | None) -> date | None:
 def _show(found: StateAudit) -> None:
     begin = "the start" if found.first is None else f"snapshot {found.first}"
     say(f"{found.records:,} records from {begin} to snapshot {found.last}")
+    say(f"computed {found.engine}")
     for each in found.differences:
         say(difference_line(each, ("the stream", "the computed state")))
         for key, stream, computed in found.texts.get(each.name, ())[:_SHOWN]:

@@ -26,7 +26,7 @@ from penstock.orchestration.commands.common import (
 from penstock.orchestration.commands.run_book import ApplicationName
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
+from penstock.orchestration.declarations.rehearsal_limits import ENGINES, allowances, span_ms
 from penstock.orchestration.rehearsals.comparison import Difference
 from penstock.orchestration.rehearsals.demand import compare
 from penstock.orchestration.rehearsals.rehearsal import Comparison, Reporter
@@ -34,6 +34,14 @@ from penstock.orchestration.rehearsals.repair import Repair, rehearsed_repair
 from penstock.orchestration.rehearsals.verdict import unknown_names
 from penstock.runtime.model.ids import TaskId
 
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="spark|local|auto",
+        help="Where it is computed. auto: on this machine, or for millions of records on the cluster of [spark]. Default: as declared, "
+        "else auto.",
+    ),
+]
 _DIFFERS = 1
 _FOLLOWING = 10
 _REJECTED_SHOWN = 5
@@ -69,13 +77,14 @@ def rehearse(
             metavar="TASK", help="Rehearse a repair: run the record before which this task is paused, and N after it (default 10)."
         ),
     ] = None,
+    engine: EngineName = None,
     as_json: Json = False,
 ) -> None:
     """Run a new build beside the one in operation, over the same state and records, and show what differs. Exit status 1 if anything does.
 
-    Both begin with the state of one snapshot and process the records since then, on this machine, without touching the application: nothing
-    is written to Kafka or to its state. The build in operation is the code that an instance on this machine has kept when it started; the
-    new one is the project's code now, or `--factory`.
+    Both begin with the state of one snapshot and process the records since then, on this machine or on Spark, without touching the
+    application: nothing is written to Kafka or to its state. The build in operation is the code that an instance on this machine has kept
+    when it started; the new one is the project's code now, or `--factory`.
 
     For each store and output topic: the number of rows of both, and the first keys with both values. A topology that does not fit the state
     is refused with the reasons that a start would give. `penstock docs rehearsals` says what is compared and what cannot be.
@@ -93,7 +102,7 @@ def rehearse(
     """
     with explained(), explained_interrupt(_NOTHING_STAYS):
         if paused is not None:
-            if since is not None or allow:
+            if since is not None or allow or engine is not None:
                 raise typer.BadParameter("goes with --factory, --records and --snapshot alone", param_hint="--paused")
             following = _FOLLOWING if records is None else records
             _rehearse_repair(application, task_id(paused), factory, following, snapshot, as_json=as_json)
@@ -103,7 +112,15 @@ def rehearse(
         declared = Applications.of(paths).named(application)
         with shown_progress() as reporter:
             found, failed = compare(
-                paths, declared, reporter, factory=factory, since=since, records=records, snapshot=snapshot, allowed=allowed
+                paths,
+                declared,
+                reporter,
+                factory=factory,
+                since=since,
+                records=records,
+                snapshot=snapshot,
+                allowed=allowed,
+                engine=engine_of(engine),
             )
         for name in unknown_names(found, allowed):
             warn(f"--allow {name}: neither a store nor an output topic of these builds")
@@ -146,6 +163,13 @@ def _parsed(allow: Sequence[str], since: str | None) -> dict[str, str]:
     return allowed
 
 
+def engine_of(name: str | None) -> str | None:
+    """Return the option's value. Raises BadParameter."""
+    if name is not None and name not in ENGINES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(ENGINES)}", param_hint="--engine")
+    return name
+
+
 @contextmanager
 def shown_progress() -> Iterator[Reporter]:
     """Show the steps of a rehearsal, and how far each is."""
@@ -166,6 +190,7 @@ def shown_progress() -> Iterator[Reporter]:
 def show(found: Comparison, failed: Sequence[str]) -> None:
     """Print a comparison: both builds, then what differs, and the verdict last."""
     say(f"{found.records:,} records since snapshot {found.snapshot}")
+    say(f"computed {found.engine}")
     columns = table("", "running build", "new build")
     for name, cells in _facts(found):
         columns.add_row(name, *cells)

@@ -1,6 +1,7 @@
 """Ops of the rehearsals: new code beside the code that runs, a repair before it is deployed, an audit of the state."""
 
 from datetime import date
+from typing import Final, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -18,6 +19,10 @@ from penstock.orchestration.rehearsals.report import report_audit
 from penstock.orchestration.rehearsals.state_audit import audit_state
 from penstock.runtime.model.ids import TaskId
 
+DECLARED: Final = "declared"
+"""The engine that `streams.toml` declares."""
+Engine = Literal["declared", "auto", "spark", "local"]
+
 
 class RehearsalConfig(dg.Config):
     """Configuration of a rehearsal."""
@@ -31,6 +36,7 @@ class RehearsalConfig(dg.Config):
         default=[],
         description="Keys that may differ, for example counts=10, alerts=1%, sums=any; empty: as [applications.NAME.deploy] says",
     )
+    engine: Engine = Field(default=DECLARED, description="Where it runs: on Spark, on this machine, or by the number of records (auto)")
 
 
 class RepairConfig(dg.Config):
@@ -54,12 +60,15 @@ class AuditConfig(dg.Config):
     day: str = Field(default="", description="From the last snapshot before this day (UTC, 2026-11-25) to the first one after it")
     first: str = Field(default="", description="Snapshot to begin with, or start; empty: the one before the last")
     last: str = Field(default="", description="Snapshot to compare with; empty: the newest")
+    engine: Engine = Field(
+        default=DECLARED, description="Where it is computed: on Spark, on this machine, or by the number of records (auto)"
+    )
 
 
 @dg.op
 def rehearse(context: dg.OpExecutionContext, config: RehearsalConfig, penstock: PenstockResource) -> None:
-    """Run new code beside the code in operation, over the same state and records, on this machine; nothing of the application changes.
-    Fails if stores, outputs or rejected records differ by more than is allowed."""
+    """Run new code beside the code in operation, over the same state and records; nothing of the application changes. Fails if stores,
+    outputs or rejected records differ by more than is allowed."""
     operations = penstock.operations
     with explained():
         application = operations.applications.named(config.application)
@@ -74,6 +83,7 @@ def rehearse(context: dg.OpExecutionContext, config: RehearsalConfig, penstock: 
                 records=config.records or None,
                 snapshot=config.snapshot or None,
                 allowed=allowed,
+                engine=None if config.engine == DECLARED else config.engine,
             )
         except ValueError as error:
             raise failure(str(error)) from error
@@ -131,8 +141,8 @@ def repair(context: dg.OpExecutionContext, config: RepairConfig, penstock: Penst
 
 @dg.op
 def audit(context: dg.OpExecutionContext, config: AuditConfig, penstock: PenstockResource) -> None:
-    """Compute the state of a snapshot again from its input, on this machine, and hold it against the stream's. Fails if a store differs;
-    an alert is open for each then."""
+    """Compute the state of a snapshot again from its input, and hold it against the stream's. Fails if a store differs; an alert is open
+    for each then."""
     operations = penstock.operations
     with explained():
         application = operations.applications.named(config.application)
@@ -140,14 +150,21 @@ def audit(context: dg.OpExecutionContext, config: AuditConfig, penstock: Penstoc
             day = date.fromisoformat(config.day) if config.day else None
         except ValueError as error:
             raise failure(f"{config.day!r} is not a day: expected for example 2026-11-25") from error
-        run_audit(context, operations, application, day, config.first or None, config.last or None)
+        engine = None if config.engine == DECLARED else config.engine
+        run_audit(context, operations, application, day, config.first or None, config.last or None, engine)
 
 
 def run_audit(
-    context: dg.OpExecutionContext, operations: Operations, application: Application, day: date | None, first: str | None, last: str | None
+    context: dg.OpExecutionContext,
+    operations: Operations,
+    application: Application,
+    day: date | None,
+    first: str | None,
+    last: str | None,
+    engine: str | None = None,
 ) -> None:
     """Audit the state, show the result with the op and in the check. Fail if a store differs."""
-    found = audit_state(operations.paths, application, Reporter(context.log.info), day=day, first=first, last=last)
+    found = audit_state(operations.paths, application, Reporter(context.log.info), day=day, first=first, last=last, engine=engine)
     report_audit(operations, application, found, actor=actor_of(context))
     for note in found.notes:
         context.log.warning(note)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
-from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
+from penstock.orchestration.declarations.rehearsal_limits import AUTO, ENGINES, allowances, span_ms
 from penstock.orchestration.declarations.toml_table import Table
 from penstock.orchestration.declarations.unknown_names import unknown
 
@@ -164,13 +164,14 @@ _MINUTES = (0, 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 480
 class SnapshotPolicy:
     """Snapshots: the interval (0: on request only), how many are kept on the instances, the place of exports (a URI or an absolute path;
     `${NAME}` is read from the environment; None: no exports), and how many are kept there. `audit`: the state of each is computed again
-    from the one before it."""
+    from the one before it; `audit_engine`: where."""
 
     every_minutes: int = 0
     keep: int = 3
     export: str | None = None
     export_keep: int = 3
     audit: bool = False
+    audit_engine: str = AUTO
 
     @classmethod
     def read(cls, table: Table) -> SnapshotPolicy:
@@ -181,6 +182,7 @@ class SnapshotPolicy:
             export=table.optional_text("export", pattern=EXPORT, example="s3://bucket/folder"),
             export_keep=table.whole("export-keep", default=default.export_keep, least=1),
             audit=table.truth("audit", default=default.audit),
+            audit_engine=table.choice("audit-engine", ENGINES, default.audit_engine),
         )
         table.reject_unknown()
         if policy.every_minutes not in _MINUTES:
@@ -204,23 +206,25 @@ class SnapshotPolicy:
 class DeployPolicy:
     """What a deploy demands. `rehearse`: a rehearsal that begins with the newest snapshot of at least this age (`6h`); None: no rehearsal.
     `records`: at most so many records of each input partition; 0: all. `allow`: keys that may differ, by the name of a store or topic
-    (`rehearsal_limits.allowances`)."""
+    (`rehearsal_limits.allowances`). `rehearse_engine`: where rehearsals run."""
 
     rehearse: str | None = None
     records: int = 0
     allow: Mapping[str, str] = field(default_factory=dict)
+    rehearse_engine: str = AUTO
 
     @classmethod
     def read(cls, table: Table) -> DeployPolicy:
         span, given = table.optional_text("rehearse", pattern=".+", example="6h"), table.texts("allow", example="counts=10", default=())
         records = table.whole("records", default=0, least=0)
+        engine = table.choice("rehearse-engine", ENGINES, AUTO)
         table.reject_unknown()
         try:
             span_ms(span or "1s")
         except ValueError as error:
             raise table.wrong(("rehearse",), str(error)) from error
         try:
-            return cls(span, records, allowances(given))
+            return cls(span, records, allowances(given), engine)
         except ValueError as error:
             raise table.wrong(("allow",), str(error)) from error
 

@@ -1,9 +1,13 @@
-"""Durations and limits of rehearsals, as the command line and `streams.toml` write them."""
+"""Durations, limits and engines of rehearsals, as the command line and `streams.toml` write them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+AUTO, SPARK, LOCAL = "auto", "spark", "local"
+ENGINES = (AUTO, SPARK, LOCAL)
+"""What computes a rehearsal or an audit: Spark, this machine, or one of them by the number of records."""
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 _ISO = re.compile(r"PT?(\d+(?:\.\d+)?)([SMHD])")

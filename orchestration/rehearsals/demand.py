@@ -45,15 +45,17 @@ def compare(
     records: int | None = None,
     snapshot: str | None = None,
     allowed: Mapping[str, str],
+    engine: str | None = None,
     clock: Clock | None = None,
 ) -> tuple[Comparison, list[str]]:
-    """Rehearse a build, keep the result, and return it with its failures. Raises RehearsalError, StreamsError."""
+    """Rehearse a build, keep the result, and return it with its failures. `engine`: one of `ENGINES`; None: as declared. Raises
+    RehearsalError, StreamsError."""
     clock = clock or SystemClock()
     running, new, unsure = builds(paths, application, factory)
     since_ms = None if since is None else span_ms(since)
     chosen, young = chosen_snapshot(paths, application, clock.wall_ms(), since_ms=since_ms, where=snapshot)
     with rehearsing(paths, application, reporter, clock) as rehearsal:
-        found = rehearsal.compare(running, new, chosen, records)
+        found = rehearsal.compare(running, new, chosen, records, engine or application.deploy.rehearse_engine)
     found = replace(found, notes=[*filter(None, (unsure, young)), *found.notes])
     failed = failures(found, allowed)
     _keep(_path(paths, application.id), found, failed, clock.wall_ms())

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.runtime.snapshots.manifest import PartitionOffset, PartitionTime
 from penstock.runtime.topology.shape import TopologyShape
+
+END = "end"
+"""Name of the only step of a run without others."""
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -92,6 +96,34 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     tasks: list[str] = []
 
 
+class Span(msgspec.Struct, frozen=True):
+    """Records of a topic's partition, from the offset `first` on, before `end`."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+
+class RunOnSpark(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run the topology over the spans on Spark. `folder`: on this machine; `work`: path or URI of a folder that the executors reach too;
+    `begin`: path or URI of the snapshot with whose state it begins; `spans` are of source topics. Answer: `Report`, whose parts are at
+    paths or URIs in `work`, or `Refused`. `outputs`: they are kept. `only_plan`: answer `Misfits` that say why Spark cannot run it."""
+
+    application: str
+    factory: str
+    config: dict[str, str | int | float | bool]
+    settings: SparkSettings
+    folder: str
+    work: str
+    partitions: dict[str, int]
+    spans: list[Span]
+    global_spans: list[Span]
+    begin: str | None
+    outputs: bool = True
+    only_plan: bool = False
+
+
 class Entry(msgspec.Struct, frozen=True):
     """An entry of a store or a record of a topic to be shown. `family`: of a store's entry."""
 
@@ -150,6 +182,12 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     records: int
 
 
+class Notice(msgspec.Struct, frozen=True, tag=True):
+    """What the process does now."""
+
+    text: str
+
+
 class Text(msgspec.Struct, frozen=True):
     """A key and a value as text."""
 
@@ -170,4 +208,5 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Describe | CheckState | Run | Show
-Answer = Description | Misfits | Report | Progress | Shown | Refused
+"""Requests to a build on this machine."""
+Answer = Description | Misfits | Report | Progress | Notice | Shown | Refused

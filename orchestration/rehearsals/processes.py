@@ -19,6 +19,8 @@ from penstock.orchestration.instances.launcher import environment
 from penstock.orchestration.rehearsals import messages
 
 _MODULE = "penstock.orchestration.rehearsals.build"
+ON_SPARK = "penstock.assets.spark.history.rehearsed"
+"""Module of a process that answers `messages.RunOnSpark`. It is not imported here."""
 _END_SECONDS = 5.0
 _LAST_WORDS = 2_000
 
@@ -43,9 +45,9 @@ class Build:
 
 
 class BuildProcess:
-    """A context manager. `folder`: of its log."""
+    """A context manager. `folder`: of its log. `module`: what runs in the process; by default, a build on this machine."""
 
-    def __init__(self, build: Build, root: Path, folder: Path) -> None:
+    def __init__(self, build: Build, root: Path, folder: Path, module: str | None = None) -> None:
         self.build = build
         self.folder = folder
         self._log = folder / "log"
@@ -53,11 +55,14 @@ class BuildProcess:
         into, requests = os.pipe()
         answers, out = os.pipe()
         code = [] if build.code is None else [str(build.code)]
+        inherited = dict(environment(root))
+        if module is not None:  # Spark's workers are children, and import the build's code too: before the project's, in which they run
+            inherited |= {"PYTHONPATH": os.pathsep.join([*code, inherited["PYTHONPATH"]]), "PYTHONSAFEPATH": "1"}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, str(into), str(out), *code],
+                [sys.executable, "-m", module or _MODULE, str(into), str(out), *code],
                 cwd=root,
-                env={**environment(root), "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**inherited, "PYTHONDONTWRITEBYTECODE": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -68,8 +73,15 @@ class BuildProcess:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._decoder = msgspec.json.Decoder(messages.Answer)
 
-    def ask(self, request: messages.Request, kind: type[A], progress: Callable[[int], None] = lambda records: None) -> A:
-        """Return the answer; `progress` is called with the number of records processed so far. Raises RehearsalError."""
+    def ask(
+        self,
+        request: messages.Request | messages.RunOnSpark,
+        kind: type[A],
+        progress: Callable[[int], None] = lambda records: None,
+        notice: Callable[[str], None] = lambda text: None,
+    ) -> A:
+        """Return the answer; `progress` is called with the number of records processed so far, `notice` with each new step. Raises
+        RehearsalError."""
         build = self.build
         with suppress(BrokenPipeError):  # the process has ended: there is no answer then
             self._requests.write(msgspec.json.encode(request) + b"\n")
@@ -78,6 +90,8 @@ class BuildProcess:
             match self._decoder.decode(line):
                 case messages.Progress(records=records):
                     progress(records)
+                case messages.Notice(text=text):
+                    notice(text)
                 case messages.Refused(text=text):
                     raise RehearsalError(f"the {build.label} build ({build}) fails: {text}")
                 case answer if isinstance(answer, kind):

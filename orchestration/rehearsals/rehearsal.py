@@ -2,6 +2,7 @@
 
     <home>/rehearsals/<application>.<number>/records/<topic>-<partition>     read once from the brokers
                                             /<build>/state, parts, outputs.db, log
+                                            /<build>-spark, spark/         of a rehearsal on Spark
 
 The application is not touched: its topics are read outside its group, and nothing is written to the brokers. The folder is removed at the
 end; folders of rehearsals that were killed are removed by the next one.
@@ -15,18 +16,24 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
 
-from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.backfills import absolute
 from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.rehearsal_limits import AUTO
+from penstock.orchestration.declarations.spark_settings import LOCK, SparkSettings
 from penstock.orchestration.rehearsals import messages
 from penstock.orchestration.rehearsals.comparison import Difference, compare_outputs, compare_stores
-from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
+from penstock.orchestration.rehearsals.engines import Engine, chosen_engine
+from penstock.orchestration.rehearsals.messages import END
+from penstock.orchestration.rehearsals.processes import ON_SPARK, A, Build, BuildProcess, RehearsalError
+from penstock.orchestration.snapshots.exports import below, export_root
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import PausedAt
 from penstock.runtime.kafka.log_reader import LogReader
@@ -35,7 +42,8 @@ from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.seeds.files import fetch_store
 from penstock.runtime.snapshots.catalogue import Snapshot
-from penstock.runtime.snapshots.manifest import GLOBAL, MANIFEST, TaskManifest, encoded
+from penstock.runtime.snapshots.manifest import GLOBAL, MANIFEST, TaskManifest, decode_manifest, encoded
+from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.snapshots.places import LocalPlace, Place
 from penstock.runtime.snapshots.reading import copy_store
 from penstock.runtime.stage.spool import SpoolWriter
@@ -43,8 +51,6 @@ from penstock.runtime.topology.shape import misfits
 
 RUNNING, NEW = "running", "new"
 """Labels of the two builds."""
-END = "end"
-"""Name of the only step of a comparison."""
 _POLL_SECONDS = 1.0
 _SILENT_MS = 30_000
 
@@ -62,9 +68,10 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of a rehearsal. `builds` and `reports`: of the running build and of the new one. `texts`: by the label of a store or topic,
-    samples as text: key, value of the running build, of the new one."""
+    """Result of a rehearsal. `engine`: where it ran, and why. `builds` and `reports`: of the running build and of the new one. `texts`: by
+    the label of a store or topic, samples as text: key, value of the running build, of the new one."""
 
+    engine: Engine
     snapshot: str
     records: int
     builds: tuple[Build, Build]
@@ -76,6 +83,7 @@ class Comparison:
     def data(self) -> dict[str, object]:
         """Return it for JSON."""
         return {
+            "engine": self.engine.data(),
             "snapshot": self.snapshot,
             "records": self.records,
             "notes": list(self.notes),
@@ -127,6 +135,20 @@ class Inputs:
     partitions: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SparkRun:
+    """What builds on Spark read, and the snapshot with whose state they begin. `work`: path or URI of a folder that the executors reach.
+    `outputs`: they are kept."""
+
+    settings: SparkSettings
+    work: str
+    spans: Mapping[TopicPartition, Span]
+    global_spans: Mapping[TopicPartition, Span]
+    partitions: Mapping[str, int]
+    begin: Snapshot | None
+    outputs: bool
+
+
 class Rehearsal:
     """Reads the brokers, and runs builds of one application in a folder of its own. Use it in `rehearsing`."""
 
@@ -139,10 +161,13 @@ class Rehearsal:
         self._config = StreamsConfig({**application.client_config(), "application.id": application.id})
         self._topics = TopicAdmin(self._config)
         self._stack = ExitStack()
+        self._used: str | None = None
 
     def close(self) -> None:
-        """End the processes of all builds."""
+        """End the processes of all builds, and remove what executors have written."""
         self._stack.close()
+        if self._used is not None:
+            place_of(self._used).remove()
 
     def imported(self, build: Build) -> Imported:
         """Import a build in a process of its own. Raises RehearsalError, BrokerUnavailableError."""
@@ -260,19 +285,118 @@ class Rehearsal:
     def inputs(self, descriptions: Sequence[messages.Description], spans: Mapping[TopicPartition, Span]) -> Inputs:
         """Read the records of `spans`, and all of the global topics."""
         found = Inputs()
-        global_topics = sorted({topic for each in descriptions for topic in each.global_topics})
-        counts = self.counts(global_topics)
+        found.global_records = self.read(self._global_spans(descriptions), "global")
+        found.records = self.read(spans)
+        found.partitions = self._partitions(descriptions)
+        return found
+
+    def _global_spans(self, descriptions: Sequence[messages.Description]) -> dict[TopicPartition, Span]:
+        counts = self.counts(sorted({topic for each in descriptions for topic in each.global_topics}))
         of_globals = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         starts, ends = self._topics.start_offsets(of_globals), self._topics.end_offsets(of_globals)
-        found.global_records = self.read({partition: (starts[partition], ends[partition]) for partition in of_globals}, "global")
-        found.records = self.read(spans)
+        return {partition: (starts[partition], ends[partition]) for partition in of_globals}
+
+    def _partitions(self, descriptions: Sequence[messages.Description]) -> dict[str, int]:
+        """Return the number of partitions of all topics that the builds read or write, as far as they exist."""
         written = sorted({topic for each in descriptions for topic in each.sinks})
-        found.partitions = {
-            **counts,
-            **{name: topic.partitions for name, topic in self._topics.describe(written).items()},
-            **self.counts(sorted({topic for each in descriptions for topic in each.sources})),
-        }
-        return found
+        read = sorted({topic for each in descriptions for topic in (*each.sources, *each.global_topics)})
+        return {**{name: topic.partitions for name, topic in self._topics.describe(written).items()}, **self.counts(read)}
+
+    # --- Spark ---------------------------------------------------------------------------------------------------------------------
+
+    def choose(
+        self,
+        asked: str,
+        builds: Sequence[Imported],
+        spans: Mapping[TopicPartition, Span],
+        begin: Snapshot | None,
+        *,
+        outputs: bool = True,
+    ) -> tuple[Engine, SparkRun | None]:
+        """Return the engine for builds over spans, and what they read if it is Spark. `outputs`: they are compared too. Raises
+        RehearsalError."""
+        settings = Applications.of(self._paths).spark
+        found: list[SparkRun] = []
+
+        def refusal() -> str | None:
+            if settings.code == "installed" and any(build.process.build.code is not None for build in builds):
+                return '[spark] code = "installed": the executors have one version of the code, and the build in operation may be another'
+            if (work := self._work(settings)) is None:
+                name = self.application.id
+                return (
+                    f"the executors at {settings.place} need a folder that all of them reach: [applications.{name}.backfill] seed, or "
+                    f"[applications.{name}.snapshots] export"
+                )
+            descriptions = [build.description for build in builds]
+            run = SparkRun(settings, work, spans, self._global_spans(descriptions), self._partitions(descriptions), begin, outputs)
+            found.append(run)
+            for build in builds:
+                if problems := self._ask_spark(build, run, messages.Misfits, only_plan=True).texts:
+                    return "; ".join(problems)
+            return None
+
+        engine = chosen_engine(asked, sum(end - first for first, end in spans.values()), settings, refusal)
+        self._reporter.step(f"is computed {engine}")
+        return engine, found[0] if engine.on_spark else None
+
+    def _work(self, settings: SparkSettings) -> str | None:
+        """Return a folder for Spark; None if none is declared that the executors reach."""
+        if settings.is_local:
+            return str(self._folder / "spark")
+        seeds, exports = self.application.backfill.seed, self.application.snapshots.export
+        shared = absolute(seeds, self._paths.root) if seeds is not None else exports and export_root(self.application)
+        return None if not shared else below(shared, f".rehearsals/{self._folder.name}")
+
+    def run_on_spark(self, build: Imported, run: SparkRun) -> messages.Report:
+        """Run a build on Spark. Its parts are on this machine then."""
+        self._reporter.step(f"runs the {build.process.build.label} build on Spark")
+        report = self._ask_spark(build, run, messages.Report)
+        parts = {}
+        for task, uri in report.parts[END].items():
+            place = place_of(uri)
+            if (part := (place / MANIFEST).read()) is None:
+                raise RehearsalError(f"the part of task {task} is no longer at {place}")
+            parts[task] = str(self._local(place, decode_manifest(part, TaskManifest, place)).local)
+        return msgspec.structs.replace(report, parts={END: parts})
+
+    def _ask_spark(self, build: Imported, run: SparkRun, kind: type[A], *, only_plan: bool = False) -> A:
+        label, description = build.process.build.label, build.description
+        modules = (*run.settings.packages, build.process.build.factory.partition(":")[0].partition(".")[0])
+        folder = self._folder / f"{label}-{'plan' if only_plan else 'spark'}"
+        request = messages.RunOnSpark(
+            application=self.application.id,
+            factory=build.process.build.factory,
+            config=dict(self.application.client_config()),
+            settings=msgspec.structs.replace(run.settings, packages=tuple(dict.fromkeys(modules))),
+            folder=str(folder),
+            work=below(run.work, label),
+            partitions=dict(run.partitions),
+            spans=_of_topics(run.spans, description.sources),
+            global_spans=_of_topics(run.global_spans, description.global_topics),
+            begin=None if run.begin is None else run.begin.place.uri,
+            outputs=run.outputs,
+            only_plan=only_plan,
+        )
+        with (
+            nullcontext() if only_plan or not run.settings.is_local else self._turn(),
+            BuildProcess(build.process.build, self._paths.root, folder, ON_SPARK) as process,
+        ):
+            self._used = run.work
+            return process.ask(request, kind, notice=self._reporter.step)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other job of Spark runs on this machine."""
+        lock = FileLock(self._paths.home / LOCK, is_singleton=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            self._reporter.step("waits for another job of Spark on this machine")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     # --- state ---------------------------------------------------------------------------------------------------------------------
 
@@ -319,8 +443,8 @@ class Rehearsal:
 
     # --- runs ----------------------------------------------------------------------------------------------------------------------
 
-    def compare(self, running: Build, new: Build, snapshot: Snapshot, per_partition: int | None) -> Comparison:
-        """Run both builds and compare them. Raises RehearsalError, StreamsError."""
+    def compare(self, running: Build, new: Build, snapshot: Snapshot, per_partition: int | None, engine: str = AUTO) -> Comparison:
+        """Run both builds and compare them. `engine`: one of `ENGINES`. Raises RehearsalError, StreamsError."""
         self._reporter.step("imports both builds")
         builds = [self.imported(build) for build in (running, new)]
         descriptions = [build.description for build in builds]
@@ -328,20 +452,25 @@ class Rehearsal:
         notes: list[str] = []
         sources = sorted({topic for each in descriptions for topic in each.sources})
         spans = self.spans(sources, snapshot, per_partition, notes)
-        self._reporter.step(f"reads the records since snapshot {snapshot.id}")
-        inputs = self.inputs(descriptions, spans)
         notes += _notes(descriptions, snapshot)
-        reports = []
-        for build in builds:
-            read = [each for each in inputs.records if each.topic in build.description.sources]
-            reports.append(self.run(build, inputs, self.beginnings(build, snapshot), [messages.Step(END, read)]))
+        chosen, on_spark = self.choose(engine, builds, spans, snapshot)
+        if on_spark is not None:
+            reports = [self.run_on_spark(build, on_spark) for build in builds]
+            records = max(report.records for report in reports)
+        else:
+            self._reporter.step(f"reads the records since snapshot {snapshot.id}")
+            inputs = self.inputs(descriptions, spans)
+            reports, records = [], total(inputs.records)
+            for build in builds:
+                read = [each for each in inputs.records if each.topic in build.description.sources]
+                reports.append(self.run(build, inputs, self.beginnings(build, snapshot), [messages.Step(END, read)]))
         self._reporter.step("compares")
         differences = [
             *compare_stores(reports[0].parts[END], reports[1].parts[END]),
             *compare_outputs(Path(reports[0].outputs), Path(reports[1].outputs)),
         ]
         texts = {each.label: sample_texts(each, builds[0].process, builds[1].process) for each in differences if each.samples}
-        return Comparison(snapshot.id, total(inputs.records), (running, new), (reports[0], reports[1]), differences, texts, notes)
+        return Comparison(chosen, snapshot.id, records, (running, new), (reports[0], reports[1]), differences, texts, notes)
 
     def run(
         self,
@@ -380,6 +509,10 @@ class Rehearsal:
 def total(records: Sequence[messages.Records]) -> int:
     """Return the number of records of all partitions."""
     return sum(each.count for each in records)
+
+
+def _of_topics(spans: Mapping[TopicPartition, Span], topics: Sequence[str]) -> list[messages.Span]:
+    return [messages.Span(*at, *span) for at, span in sorted(spans.items()) if at.topic in topics]
 
 
 def _offsets(snapshot: Snapshot) -> dict[TopicPartition, NextOffset]:

@@ -1,7 +1,7 @@
 """Audit of state: the stores of one snapshot, computed again from an earlier snapshot and the records between the two.
 
-The engine's own tasks compute them, without the application. So a difference means that a store holds something else than its input gives:
-a lost or doubled record, damaged files, or code that was another one in between.
+The engine's own tasks compute them, on this machine or on Spark, without the application. So a difference means that a store holds
+something else than its input gives: a lost or doubled record, damaged files, or code that was another one in between.
 
 A task that reads repartition topics can be computed again only if nothing was in transit in either snapshot (`settled`); others are
 skipped, and named. Operators that depend on the order between partitions or on the wall clock may differ, as between two runs of a stream.
@@ -20,8 +20,10 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.rehearsals import messages
 from penstock.orchestration.rehearsals.choice import all_snapshots, running_build
 from penstock.orchestration.rehearsals.comparison import Difference, compare_stores
+from penstock.orchestration.rehearsals.engines import Engine
+from penstock.orchestration.rehearsals.messages import END
 from penstock.orchestration.rehearsals.processes import RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import END, Reporter, rehearsing, sample_texts, total
+from penstock.orchestration.rehearsals.rehearsal import Reporter, rehearsing, sample_texts, total
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.manifest import GLOBAL
@@ -35,9 +37,11 @@ _COLUMNS = ("store", "key", "stream", "computed_again")
 
 @dataclass(frozen=True, slots=True)
 class StateAudit:
-    """Result. `first` is None for an audit from the start. `differences`: of the stream's stores (`running`) and those computed again
-    (`new`). `texts`: by store, differing keys as text: key, the stream's value, the computed one. `table`: the file of these, if any."""
+    """Result. `engine`: where it was computed, and why. `first` is None for an audit from the start. `differences`: of the stream's stores
+    (`running`) and those computed again (`new`). `texts`: by store, differing keys as text: key, the stream's value, the computed one.
+    `table`: the file of these, if any."""
 
+    engine: Engine
     first: str | None
     last: str
     records: int
@@ -54,6 +58,7 @@ class StateAudit:
     def data(self) -> dict[str, object]:
         """Return it for JSON."""
         return {
+            "engine": self.engine.data(),
             "first": self.first,
             "last": self.last,
             "records": self.records,
@@ -110,8 +115,9 @@ def audit_state(
     day: date | None = None,
     first: str | None = None,
     last: str | None = None,
+    engine: str | None = None,
 ) -> StateAudit:
-    """Compute the state of a snapshot again. Raises RehearsalError, StreamsError."""
+    """Compute the state of a snapshot again. `engine`: one of `ENGINES`; None: as declared. Raises RehearsalError, StreamsError."""
     snapshots = all_snapshots(paths, application)
     begin, end = span_of_day(snapshots, day) if day is not None else named_span(snapshots, first, last)
     build, unsure = running_build(paths, application)
@@ -127,10 +133,16 @@ def audit_state(
             raise RehearsalError("no task can be computed again: " + "; ".join(notes))
         spans = rehearsal.between(description.sources, begin, end, notes)
         since = "the start of the topics" if begin is None else f"snapshot {begin.id}"
-        reporter.step(f"reads the records from {since} to snapshot {end.id}")
-        inputs = rehearsal.inputs([description], spans)
-        beginnings = [] if begin is None else rehearsal.beginnings(imported, begin)
-        report = rehearsal.run(imported, inputs, beginnings, [messages.Step(END, inputs.records)])
+        chosen, on_spark = rehearsal.choose(engine or application.snapshots.audit_engine, [imported], spans, begin, outputs=False)
+        if on_spark is not None:
+            report = rehearsal.run_on_spark(imported, on_spark)
+            records = report.records
+        else:
+            reporter.step(f"reads the records from {since} to snapshot {end.id}")
+            inputs = rehearsal.inputs([description], spans)
+            beginnings = [] if begin is None else rehearsal.beginnings(imported, begin)
+            report = rehearsal.run(imported, inputs, beginnings, [messages.Step(END, inputs.records)])
+            records = total(inputs.records)
         reporter.step("compares")
         computed = {task: folder for task, folder in report.parts[END].items() if task in tasks}
         differences = [
@@ -140,9 +152,10 @@ def audit_state(
         ]
         texts = {each.name: sample_texts(each, imported.process, imported.process) for each in differences if each.samples}
     return StateAudit(
+        engine=chosen,
         first=None if begin is None else begin.id,
         last=end.id,
-        records=total(inputs.records),
+        records=records,
         differences=differences,
         texts=texts,
         notes=notes,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
-from pathlib import Path
 
 import dagster as dg
 import pytest
-from rocksdict import Options, Rdict
 
 from penstock.orchestration.alerts import alerts
 from penstock.orchestration.declarations.applications import Applications
@@ -16,29 +13,12 @@ from penstock.orchestration.definitions import definitions
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.observer import Observer
 from penstock.runtime.model.states import TaskState
-from penstock.runtime.snapshots.catalogue import Snapshot, find
+from penstock.runtime.snapshots.catalogue import find
+from tests.dagster.rehearsed import CODE, DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, write
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.support import wait_until
 
-PARTITIONS, KEYS = 2, 20
-CODE = """
-import json, os
-from penstock import Consumed, Grouped, Materialized, Produced, StreamsBuilder, serdes
-
-def build():
-    application = os.environ["PENSTOCK_TEST_APPLICATION"]
-    builder = StreamsBuilder()
-    records = builder.stream(f"{application}-in", Consumed(serdes.STRING, value=serdes.JSON))
-    counts = records.group_by_key().count(Materialized("counts", key=serdes.STRING, value=serdes.LONG))
-    counts.to_stream().to(f"{application}-out", Produced(serdes.STRING, value=serdes.LONG))
-    by_group = Grouped(serdes.STRING, value=serdes.JSON, name="by-group")
-    sums = Materialized("sums", key=serdes.STRING, value=serdes.LONG)
-    groups = records.group_by(lambda key, value: value["group"], by_group)
-    groups.aggregate(lambda: 0, lambda key, value, total: total + value["amount"], sums)
-    return builder.build()
-"""
-DOUBLED = CODE.replace('total + value["amount"]', 'total + value["amount"] * (2 if key == "b" else 1)')
 OTHER_TYPE = (
     CODE.replace('"sums", key=serdes.STRING, value=serdes.LONG', '"sums", key=serdes.STRING, value=serdes.STRING')
     .replace("lambda: 0, lambda key, value, total: total +", 'lambda: "", lambda key, value, total: total + str(')
@@ -50,40 +30,8 @@ LENIENT = CODE.replace('value["amount"]', 'value.get("amount", 0)')
 @pytest.fixture
 def rehearsed(project: Project) -> Project:
     """An application of one instance that has counted 200 records, and whose snapshot was taken then."""
-    application = project.application.id
-    for end in ("in", "out"):
-        project.broker.create_topic(f"{application}-{end}", PARTITIONS, exact=True)
-    write(project, CODE)
-    path = project.operations.paths.streams_toml
-    handler = '"processing.exception.handler" = "penstock.LogAndPauseProcessingExceptionHandler"\n"deserialization'
-    text = path.read_text().replace("tests.dagster.topology:build", "rehearsed_code:build").replace('"deserialization', handler)
-    path.write_text(text.replace(f', "{application}-2"', ""))
-    paths = project.operations.paths
-    project.operations = Operations(paths, Applications.read(path), project.control_plane)
-    send(project, 0, 200)
-    project.operations.start(f"{application}-1", actor="ann")
-    wait_until(lambda: counted(project) == 200, 60, "200 records")
-    assert "is complete" in penstock("snapshot", "take", application)
-    send(project, 200, 500)
+    begin(project)
     return project
-
-
-def write(project: Project, code: str) -> Path:
-    path = project.operations.paths.root / "rehearsed_code.py"
-    path.write_text(code)
-    return path
-
-
-def send(project: Project, first: int, last: int) -> None:
-    records = [(f"k{n % KEYS}".encode(), json.dumps({"group": "abc"[n % 3], "amount": n}).encode()) for n in range(first, last)]
-    project.broker.produce(f"{project.application.id}-in", records)
-
-
-def counted(project: Project) -> int:
-    """Return the sum of the last counts of all keys."""
-    records = project.broker.consume(f"{project.application.id}-out")
-    last = {record.key: int.from_bytes(record.value or b"", "big") for record in records}
-    return sum(last.values())
 
 
 def test_a_build_is_compared_with_the_one_that_runs(rehearsed: Project) -> None:
@@ -140,15 +88,6 @@ def test_a_deploy_that_demands_a_rehearsal_stops_nothing_until_it_passes(rehears
     assert rehearsed.operations.launcher.running(f"{application}-1") != process
 
 
-def checked(instance: dg.DagsterInstance, application: str) -> tuple[bool, object]:
-    """Return whether the check passes, and the number of differing keys."""
-    key = dg.AssetCheckKey(dg.AssetKey([application, "instances"]), "rehearsal")
-    found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
-    assert found.event is not None and found.event.dagster_event is not None
-    evaluation = found.event.dagster_event.asset_check_evaluation_data
-    return evaluation.passed, evaluation.metadata["differing_keys"].value
-
-
 def test_a_repair_is_tried_on_the_record_that_paused_the_task(rehearsed: Project) -> None:
     application, broker = rehearsed.application.id, rehearsed.broker
     assert "is not paused (paused: none is)" in penstock("rehearse", application, "--paused", "0_0", status=1)
@@ -197,18 +136,3 @@ def test_the_state_of_a_snapshot_is_computed_again_from_an_earlier_one(rehearsed
         assert job.execute_in_process(run_config=config, instance=instance).success
     with operations.control_plane.reading() as session:
         assert not alerts.unresolved(session, application=application, kinds=["STATE_DIFFERS"])
-
-
-def rehearsed_first(newest: Snapshot, operations: Operations) -> str:
-    """Return the id of the snapshot before the newest one."""
-    root = operations.paths.snapshots(newest.manifest.application)
-    return sorted(path.name for path in root.iterdir() if path.name != newest.id)[-1]
-
-
-def damage(store: Path, key: bytes) -> None:
-    """Write another value for a key into the files of a snapshot."""
-    family = "keyValueWithTimestamp"
-    options = Options(raw_mode=True)
-    with closing(Rdict(str(store), options, column_families={name: Options(raw_mode=True) for name in Rdict.list_cf(str(store))})) as files:
-        files.get_column_family(family)[key] = (0).to_bytes(8, "big") + (1).to_bytes(8, "big")
-        files.flush()

@@ -29,15 +29,19 @@ from penstock.assets.spark.history.inputs import Bounds
 from penstock.assets.spark.history.records import HEADERS
 from penstock.assets.spark.history.run import Brokers, HistoryRequest, HistoryResult, estimate, run_history
 from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.orchestration.alerts import alerts
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.backfills import BackfillInput
 from penstock.orchestration.definitions import definitions
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.rehearsals.demand import last
 from penstock.runtime.model.states import State
 from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.snapshots.catalogue import find
+from tests.dagster.rehearsed import DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, write
 from tests.dagster.telling import Project
+from tests.dagster.test_commands import penstock
 from tests.support import ROOT, Kafka, unique, wait_until
 from tests.support.engine import reaches
 from tests.support.history import (
@@ -325,6 +329,45 @@ def test_the_command_goes_on_after_a_kill_and_stages_that_are_done_do_not_run_ag
     assert sum(at.next_offset for at in seed.manifest.inputs) == len(sent)
     assert len(list(seed.place.local.iterdir())) == 1 + 4  # type: ignore[union-attr]  # a folder; no attempt of the first try's second stage
     assert not any((tmp_path / "seeds" / ".backfill").iterdir())
+
+
+def test_an_audit_and_a_rehearsal_on_spark_find_what_those_on_this_machine_find(project: Project, tmp_path: Path) -> None:
+    """Both begin with the state of a snapshot; one sub-topology is behind a repartition topic."""
+    begin(project)
+    path, application, paths = project.operations.paths.streams_toml, project.application.id, project.operations.paths
+    path.write_text(f'{path.read_text()}\n[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n')
+    operations = Operations(paths, Applications.read(path), project.control_plane)
+    wait_until(lambda: counted(project) == 500, 60, "500 records")
+    assert "is complete" in penstock("snapshot", "take", application)
+    newest = find(paths.snapshots(application))
+    place = newest.task_place("1_0").local or newest.task_place("1_1").local
+    assert place is not None
+    [sums] = [folder for folder in place.iterdir() if folder.is_dir()]
+    damage(sums, b"b")
+    found = penstock("audit-state", application, "--engine", "spark", status=1)
+    assert "computed on Spark at local[2], as asked for" in found and "300 records from snapshot" in found
+    assert "store sums: 3 rows; 1 keys differ" in found and f"store counts: {KEYS} rows, equal" in found
+    with operations.control_plane.reading() as session:
+        [alert] = alerts.unresolved(session, application=application, kinds=["STATE_DIFFERS"])
+    assert alert.subject == "sums"
+    table = (paths.home / "audits" / application / f"{newest.id}.csv").read_text()
+    here = penstock("audit-state", application, status=1)
+    assert "computed on this machine: 300 records are fewer than" in here
+    assert (paths.home / "audits" / application / f"{newest.id}.csv").read_text() == table, "the same keys with the same values"
+
+    write(project, DOUBLED)
+    job = definitions(operations.applications).resolve_job_def("rehearse_application")
+    config = {"application": application, "engine": "spark", "snapshot": rehearsed_first(newest, operations)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = job.execute_in_process(run_config={"ops": {"rehearse": {"config": config}}}, instance=instance, raise_on_error=False)
+        assert "store sums differs at 1 keys; 0 are allowed" in refusal(failed)
+        assert checked(instance, application) == (False, 1)
+    last_on_spark = last(paths, application)
+    penstock("rehearse", application, "--snapshot", str(config["snapshot"]), status=1)
+    last_here = last(paths, application)
+    assert last_on_spark is not None and last_here is not None
+    assert last_on_spark.differences == last_here.differences and last_on_spark.records == last_here.records == 300
+    assert [path.name for path in (paths.home / "rehearsals").iterdir()] == [f"{application}.json"]
 
 
 # --- refusals and tables -------------------------------------------------------------------------------------------------------------

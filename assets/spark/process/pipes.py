@@ -32,7 +32,7 @@ from penstock.assets.spark.process.run import EXIT_ENDED, Answer, Order, Report
 from penstock.orchestration.dagster.ops import failure
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.orchestration.declarations.spark_settings import LOCK, SparkSettings
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -94,7 +94,7 @@ def _turn(home: Path, settings: SparkSettings, say: Callable[[str], object]) -> 
         yield
         return
     home.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(home / "spark.lock", is_singleton=True)  # one per process, re-entrant on this thread
+    lock = filelock.FileLock(home / LOCK, is_singleton=True)  # one per process, re-entrant on this thread
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

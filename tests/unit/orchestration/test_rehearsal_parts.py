@@ -9,9 +9,11 @@ import pytest
 from penstock import Materialized, StreamsBuilder, StreamsConfig, TimeWindows, serdes
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.rehearsal_limits import allowances, span_ms
+from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.orchestration.declarations.toml_table import WrongDeclarationError
 from penstock.orchestration.rehearsals import messages, processes
 from penstock.orchestration.rehearsals.comparison import Difference, compare_outputs, merged
+from penstock.orchestration.rehearsals.engines import SPARK_RECORDS, Engine, chosen_engine
 from penstock.orchestration.rehearsals.outputs import OutputWriter
 from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
 from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison
@@ -69,7 +71,7 @@ def report(rejections: int = 0) -> messages.Report:
 
 def compared(*differences: Difference, rejections: int = 0) -> Comparison:
     builds = (Build(RUNNING, "a:b"), Build(NEW, "c:d"))
-    return Comparison("s", 100, builds, (report(), report(rejections)), differences, {}, [])
+    return Comparison(Engine(False, "here"), "s", 100, builds, (report(), report(rejections)), differences, {}, [])
 
 
 def test_what_differs_by_more_than_is_allowed_fails() -> None:
@@ -81,6 +83,41 @@ def test_what_differs_by_more_than_is_allowed_fails() -> None:
     assert failures(compared(rejections=2), {}) == ["the new build rejects 2 records more than the running one"]
     assert not failures(compared(rejections=2), {"rejected": "2%"})
     assert unknown_names(compared(counts), {"counts": "1", "cuonts": "1", "rejected": "0"}) == ["cuonts"]
+
+
+def test_the_engine_is_chosen_by_the_number_of_records_and_says_why() -> None:
+    here, cluster = SparkSettings(), SparkSettings(master="spark://one:7077")
+
+    def never() -> str | None:
+        raise AssertionError("Spark is not asked")
+
+    assert not chosen_engine("local", SPARK_RECORDS, cluster, never).on_spark
+    few = chosen_engine("auto", SPARK_RECORDS - 1, cluster, never)
+    assert not few.on_spark and "4,999,999 records are fewer than 5,000,000" in few.text
+    assert "[spark] names no cluster" in chosen_engine("auto", SPARK_RECORDS, here, never).text
+    many = chosen_engine("auto", SPARK_RECORDS, cluster, lambda: None)
+    assert many.on_spark and "on Spark at spark://one:7077: 5,000,000 records" in many.text
+    unable = chosen_engine("auto", SPARK_RECORDS, cluster, lambda: "a circle")
+    assert not unable.on_spark and "because Spark cannot: a circle" in unable.text
+    assert chosen_engine("spark", 1, here, lambda: None).on_spark
+    with pytest.raises(RehearsalError, match=r"cannot be computed on Spark: a circle\. --engine local"):
+        chosen_engine("spark", 1, here, lambda: "a circle")
+
+
+def test_engines_are_declared() -> None:
+    text = """
+[applications.a]
+factory = "a:b"
+instances = 1
+[applications.a.deploy]
+rehearse-engine = "spark"
+[applications.a.snapshots]
+audit-engine = "local"
+"""
+    [declared] = Applications.parse(text, Path("streams.toml")).applications
+    assert (declared.deploy.rehearse_engine, declared.snapshots.audit_engine) == ("spark", "local")
+    with pytest.raises(WrongDeclarationError, match="'spork' is not one of 'auto', 'spark', 'local'. Did you mean 'spark'"):
+        Applications.parse(text.replace("spark", "spork"), Path("streams.toml"))
 
 
 def test_keys_of_both_are_met_once_in_order() -> None:
