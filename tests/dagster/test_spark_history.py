@@ -70,6 +70,9 @@ pytestmark = [
 FAMILIES_PART = 8
 """One in so many families of the differential tests is run on Spark: all of them take some minutes."""
 
+QUICK_START = '"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"\n"spark.sql.shuffle.partitions" = 2'
+"""Settings for a run of a few hundred records, most of whose time is the start of Spark's JVM."""
+
 _ROW = pa.schema(
     [
         ("partition", pa.int32()),
@@ -335,7 +338,7 @@ def test_an_audit_and_a_rehearsal_on_spark_find_what_those_on_this_machine_find(
     """Both begin with the state of a snapshot; one sub-topology is behind a repartition topic."""
     begin(project)
     path, application, paths = project.operations.paths.streams_toml, project.application.id, project.operations.paths
-    path.write_text(f'{path.read_text()}\n[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n')
+    path.write_text(f'{path.read_text()}\n[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{QUICK_START}\n')
     operations = Operations(paths, Applications.read(path), project.control_plane)
     wait_until(lambda: counted(project) == 500, 60, "500 records")
     assert "is complete" in penstock("snapshot", "take", application)

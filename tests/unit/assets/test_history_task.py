@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random, randrange
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from penstock.assets.spark.history.job import Places, StageJob, TaskReport, repa
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, plan_history
 from penstock.assets.spark.history.records import BEGIN, ORDER, OUTPUTS, ROWS, ParquetPart, header_array
 from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.runtime.snapshots.manifest import MANIFEST, PartitionOffset, encoded, read_manifest
 from penstock.runtime.snapshots.places import LocalPlace
 from tests.support.history import APPLICATION, CONFIG, FAMILIES, FIRST_MS, PAUSING, Family, Made, Sent, by_driver, comparable, records
 from tests.support.history_families import CASES, config_of, expected_of, family_of, input_of, partitions_of
@@ -165,6 +167,13 @@ def day_and_rest(sent: Sequence[Sent], until_ms: int) -> tuple[Sequence[Sent], S
     return sent[:at], sent[at:]
 
 
+def with_offset(part: str, offset: PartitionOffset) -> None:
+    """Add a next offset to the manifest of a task's part."""
+    manifest = read_manifest(Path(part))
+    changed = msgspec.structs.replace(manifest, input_offsets=[*manifest.input_offsets, offset])
+    (Path(part) / MANIFEST).write_bytes(encoded(changed))
+
+
 @pytest.mark.parametrize("family", [each for each in FAMILIES if str(each) != "processors"], ids=str)
 def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(family: Family, tmp_path: Path) -> None:
     """Both together make what one run makes. Punctuators begin again, as in a stream that is restarted."""
@@ -182,6 +191,9 @@ def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(fami
         whole.stage(stage, sent)
         first.stage(stage, {topic: {n: both[0] for n, both in of_topic.items()} for topic, of_topic in halves.items()}, None, ends)
     begin = {report.task: f"{first.places.seed}/{report.part}" for report in first.reports}
+    for stage in plan.stages:
+        for topic in stage.repartitions:
+            with_offset(begin[f"{stage.sub_topology}_0"], PartitionOffset(topic, 0, 1_000))  # as in a snapshot of a stream
     rest = Run(plan, tmp_path / "rest", global_files, None, begin)
     for stage in plan.stages:
         rest.stage(stage, {topic: {n: both[1] for n, both in of_topic.items()} for topic, of_topic in halves.items()}, ends)

@@ -116,7 +116,7 @@ audit-engine = "local"
 """
     [declared] = Applications.parse(text, Path("streams.toml")).applications
     assert (declared.deploy.rehearse_engine, declared.snapshots.audit_engine) == ("spark", "local")
-    with pytest.raises(WrongDeclarationError, match="'spork' is not one of 'auto', 'spark', 'local'. Did you mean 'spark'"):
+    with pytest.raises(WrongDeclarationError, match=r"'spork' is not one of 'auto', 'spark', 'local'\. Did you mean 'spark'"):
         Applications.parse(text.replace("spark", "spork"), Path("streams.toml"))
 
 
