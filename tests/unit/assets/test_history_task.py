@@ -81,7 +81,10 @@ class Run:
         global_files: Mapping[str, tuple[str, ...]],
         rejected: str | None = None,
         begin: Mapping[str, str] | None = None,
+        *,
+        all_stores: bool = False,
     ) -> None:
+        self._all_stores = all_stores
         self._plan = plan
         self._global_files = global_files
         self._begin = begin or {}
@@ -109,11 +112,15 @@ class Run:
                 begins = (first or {}).get(topic, {})
                 tables += [rows_of(place, number, sent, begins.get(number, 0)) for number, sent in inputs[topic].items()]
         if stage.circle:
-            job = StageJob(self._plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files, self._begin, True)
+            job = StageJob(
+                self._plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files, self._begin, self._all_stores
+            )
             self.reports += run_circle(job, shuffled(tables, None))
             return
         for number in range(stage.tasks):
-            job = StageJob(self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files, self._begin, True)
+            job = StageJob(
+                self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files, self._begin, self._all_stores
+            )
             self.reports.append(run_task(job, shuffled(tables, number)))
 
     def files(self, topic: str) -> list[str]:
@@ -186,7 +193,7 @@ def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(fami
     global_files = {topic: in_one_table(tmp_path, topic, everyone) for topic in family.global_topics}
     halves = {topic: {n: day_and_rest(each, FIRST_MS + 70_000) for n, each in of_topic.items()} for topic, of_topic in sent.items()}
     ends = {topic: {n: len(both[0]) for n, both in of_topic.items()} for topic, of_topic in halves.items()}
-    whole, first = Run(plan, tmp_path / "whole", global_files), Run(plan, tmp_path / "first", global_files)
+    whole, first = (Run(plan, tmp_path / name, global_files, all_stores=True) for name in ("whole", "first"))
     for stage in plan.stages:
         whole.stage(stage, sent)
         first.stage(stage, {topic: {n: both[0] for n, both in of_topic.items()} for topic, of_topic in halves.items()}, None, ends)
@@ -194,7 +201,7 @@ def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(fami
     for stage in plan.stages:
         for topic in stage.repartitions:
             with_offset(begin[f"{stage.sub_topology}_0"], PartitionOffset(topic, 0, 1_000))  # as in a snapshot of a stream
-    rest = Run(plan, tmp_path / "rest", global_files, None, begin)
+    rest = Run(plan, tmp_path / "rest", global_files, None, begin, all_stores=True)
     for stage in plan.stages:
         rest.stage(stage, {topic: {n: both[1] for n, both in of_topic.items()} for topic, of_topic in halves.items()}, ends)
     for number in range(count):
