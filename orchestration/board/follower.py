@@ -2,13 +2,15 @@
 requests offsets periodically. Both continue when a broker is away, and say so in the state.
 
 A request for metadata each second shows whether a broker answers. (Rejected: the client library's own events. It reports a broken
-connection, but not a broker that hangs.)
+connection, but not a broker that hangs.) The client library may ask the same broker again and again, so that if one of
+several hangs, all seem to. A new client is asked then, which connects to all of them; if one answers, that client reads on.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from threading import Event as Flag
 from threading import Thread
 
@@ -49,6 +51,7 @@ class Follower:
         self._state = state
         self._application = config.application_id
         self._topics = (coordination_topic(self._application), events_topic(self._application))
+        self._brokers: tuple[str, ...] = ()
         self._stop = Flag()
         self._threads = [
             Thread(target=self._follow_topics, name=f"board-topics-{self._application}", daemon=True),
@@ -67,20 +70,25 @@ class Follower:
 
     def _follow_topics(self) -> None:
         while not self._stop.is_set():
+            self._consumer = self._new_consumer()
             try:
-                consumer = tail_consumer({**self._config.consumer_properties("main"), **QUIET}, f"{self._config.application_id}-board")
-                try:
-                    self._state.begin()
-                    self._follow(consumer)
-                finally:
-                    consumer.close()
+                self._state.begin()
+                self._follow()
             except _StartAgainError:
                 logger.info("%s: its topics were created again: reading them from the start", self._application)
             except KafkaException as error:
                 self._state.lost(self._unavailable(error))
                 self._stop.wait(_PROBE_SECONDS)
+            finally:
+                self._consumer.close()
 
-    def _follow(self, consumer: Consumer) -> None:
+    def _new_consumer(self) -> Consumer:
+        """Return a consumer that knows the addresses of the configuration, and those of the brokers that have been met."""
+        servers = ",".join(dict.fromkeys((str(self._config["bootstrap.servers"]), *self._brokers)))
+        properties = {**self._config.consumer_properties("main"), **QUIET, "bootstrap.servers": servers}
+        return tail_consumer(properties, f"{self._application}-board")
+
+    def _follow(self) -> None:
         """Read until `stop()`. Raises _StartAgainError, KafkaException."""
         waiting: set[str] = set()
         end: LogEnd | None = None
@@ -88,16 +96,19 @@ class Follower:
         probed = float("-inf")
         while not self._stop.is_set():
             if time.monotonic() - probed >= _PROBE_SECONDS:
-                there = self._probe(consumer)
+                before = self._consumer
+                there = self._probe(positions)
+                if end is not None and self._consumer is not before:
+                    end = LogEnd(self._consumer)
                 probed = time.monotonic()
                 if there is False and positions:
                     raise _StartAgainError
-                if there and events_topic(self._application) not in positions and self._assign(consumer, positions):
-                    waiting, end = set(positions), LogEnd(consumer)
+                if there and events_topic(self._application) not in positions and self._assign(positions):
+                    waiting, end = set(positions), LogEnd(self._consumer)
             if not positions:
                 self._stop.wait(_POLL_SECONDS)
                 continue
-            for message in consumer.consume(_BATCH, _POLL_SECONDS):
+            for message in self._consumer.consume(_BATCH, _POLL_SECONDS):
                 self._apply(message, positions)
                 if end is not None and end.reached(message):
                     waiting.discard(str(message.topic()))
@@ -105,25 +116,54 @@ class Follower:
                 self._state.complete()
                 end = None
 
-    def _probe(self, consumer: Consumer) -> bool | None:
+    def _probe(self, positions: Mapping[str, int]) -> bool | None:
         """Return True if the application's topics exist, False if not, None if no broker answers."""
-        topic = coordination_topic(self._application)
         try:
-            found = consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic].error
+            found = self._ask(self._consumer)
         except KafkaException as error:
-            self._state.lost(self._unavailable(error))
-            return None
+            try:
+                found = self._replace(error, positions)
+            except KafkaException:
+                self._state.lost(self._unavailable(error))
+                return None
         if Meaning.NO_RIGHT in meaning(found):
             raise KafkaException(found)
         missing = found is not None and found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         self._state.contact(_now_ms(), missing=missing)
         return not missing
 
-    def _assign(self, consumer: Consumer, positions: dict[str, int]) -> bool:
+    def _ask(self, consumer: Consumer) -> KafkaError | None:
+        """Request the metadata of the topics; return the error of the first. Raises KafkaException: no answer."""
+        topic, events = self._topics
+        found = consumer.list_topics(topic, timeout=_ANSWER_SECONDS)
+        consumer.list_topics(events, timeout=_ANSWER_SECONDS)  # so that its leader is known, if that has changed
+        self._brokers = tuple(f"{broker.host}:{broker.port}" for broker in found.brokers.values())
+        error: KafkaError | None = found.topics[topic].error
+        return error
+
+    def _replace(self, error: KafkaException, positions: Mapping[str, int]) -> KafkaError | None:
+        """Ask as `_ask`, with a new consumer; read on with that one if a broker answers it. `error`: of the present one. Raises it if there
+        is no other broker; KafkaException."""
+        if len(self._brokers) < 2:
+            raise error
+        fresh = self._new_consumer()
+        try:
+            found = self._ask(fresh)
+        except BaseException:
+            fresh.close()
+            raise
+        self._consumer.close()
+        self._consumer = fresh
+        if positions:
+            fresh.assign([TopicPartition(topic, 0, offset) for topic, offset in positions.items()])
+        return found
+
+    def _assign(self, positions: dict[str, int]) -> bool:
         """Assign the topics that exist, at their positions; add those of topics that were not read yet, the events from their last ones
         on. Return True if there are such: an application creates its events topic after the coordination topic."""
         coordination, events = coordination_topic(self._application), events_topic(self._application)
         found = {} if coordination in positions else {coordination: 0}
+        consumer = self._consumer
         if consumer.list_topics(events, timeout=_ANSWER_SECONDS).topics[events].error is None:
             low, high = consumer.get_watermark_offsets(TopicPartition(events, 0), timeout=_ANSWER_SECONDS)
             found[events] = max(low, high - EVENTS_BACK)

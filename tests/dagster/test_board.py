@@ -17,9 +17,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from penstock.orchestration.board.follower import Follower
+from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.embedded.cluster import EmbeddedCluster
-from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.kafka import BrokerStatus, EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port, is_free
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.model.events import events_topic
 from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture
 from tests.support import PATIENCE, ROOT, Kafka, unique, wait_until
 
@@ -185,6 +190,7 @@ def test_the_board_goes_on_while_one_of_three_brokers_is_frozen_and_while_it_is_
         kafka = Kafka(cluster.bootstrap_servers)
         for end, partitions in (("in", 3), ("out", 3)):
             kafka.create_topic(f"{application}-{end}", partitions, exact=True)
+        _no_broker_that_hangs_looks_like_all(cluster, kafka)
         _, url = stack.enter_context(board(environment, application, tmp_path / "board.log"))
         page = stack.enter_context(opened(executable))
         page.goto(url)
@@ -220,6 +226,50 @@ def test_the_board_goes_on_while_one_of_three_brokers_is_frozen_and_while_it_is_
         shows("All 3 tasks run on 1 instance")
         expect(page.locator("#banner")).to_be_hidden()
         picture(page, "board-one-of-three-dead")
+
+
+class _Contacts(BoardState):
+    """State that counts the answers of brokers, and keeps what is said while none answers."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.answers = 0
+        self.silences: list[str] = []
+
+    def contact(self, now_ms: int, *, missing: bool) -> None:
+        super().contact(now_ms, missing=missing)
+        self.answers += 1
+
+    def has_answered(self, times: int) -> bool:
+        return self.answers >= times
+
+    def lost(self, error: str) -> None:
+        super().lost(error)
+        self.silences.append(error)
+
+
+def _no_broker_that_hangs_looks_like_all(cluster: EmbeddedCluster, kafka: Kafka) -> None:
+    """Freeze each broker in turn: one of them is the one that the client asks."""
+    application = unique("quiet")
+    for topic in (coordination_topic(application), events_topic(application)):
+        kafka.create_topic(topic, exact=True)
+    state = _Contacts(Subject(application))
+    follower = Follower(StreamsConfig({"application.id": application, "bootstrap.servers": cluster.bootstrap_servers}), state)
+    follower.start()
+    try:
+        wait_until(lambda: state.answers, 60, "the first answer")
+        for broker in cluster.brokers:
+            status = wait_until(broker.status, 60, "the broker, after it was frozen before")
+            assert isinstance(status, BrokerStatus)
+            before = state.answers
+            os.kill(status.pid, signal.SIGSTOP)
+            try:
+                wait_until(partial(state.has_answered, before + 4), 60, "answers of the others")
+            finally:
+                os.kill(status.pid, signal.SIGCONT)
+    finally:
+        follower.stop()
+    assert state.silences == []
 
 
 def streamed(url: str, token: str) -> str:
