@@ -19,7 +19,7 @@ from penstock.orchestration.declarations.policies import RunBook
 from penstock.orchestration.run_books.inputs import RestoreGlobalTopicInputs, SkipRecordInputs
 from penstock.runtime.model.events import EventKind
 from penstock.sensors.event_cursor import Cursor
-from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, is_loaded, new_message, skip_message
+from penstock.sensors.ticks import INTERVAL_SECONDS, failing_with_a_sentence, for_each_application, is_loaded, new_message, skip_message
 
 _POLICY = "the policy in streams.toml"
 _NAMED = 3
@@ -32,6 +32,7 @@ _NAMED = 3
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Opens an alert for each task that paused, and starts the run-book where the policy in `streams.toml` says so.",
 )
+@failing_with_a_sentence
 def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """Request exactly one run per pause: the run's key is the event's id. A killed run is started again, under its next attempt."""
     nothing = "no task was paused, resumed or damaged since the last tick"
@@ -113,6 +114,7 @@ def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicI
     description="Opens an alert when an instance rebuilds a global store, and resolves it when the instance is RUNNING. Starts the "
     "run-book for a topic that has lost records, where the policy in `streams.toml` says so.",
 )
+@failing_with_a_sentence
 def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """An instance rebuilds the store by itself. Request one run per loss of records, like `paused_tasks`."""
     book, nothing = RunBook.RESTORE_GLOBAL_TOPIC, "no global store was rebuilt since the last tick"
@@ -132,6 +134,7 @@ def _restore_request(run: RunBookRun) -> dg.RunRequest:
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Shows alerts that were opened or resolved in the event log and in the check `no_open_alerts`, and notifies people.",
 )
+@failing_with_a_sentence
 def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """Report changes of alerts. Uses only the database, so it works while a broker is down. Its cursor is the last reported state."""
     operations = penstock.operations

@@ -12,7 +12,7 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.instances.supervision import examine_instance
 from penstock.runtime.model.errors import BrokerUnavailableError
-from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, new_message, skip_message
+from penstock.sensors.ticks import INTERVAL_SECONDS, failing_with_a_sentence, for_each_application, new_message, skip_message
 
 DRAIN_JOB = "drain_instance"
 ACTOR = "sensor instances_that_should_run"
@@ -31,6 +31,7 @@ def start_sensor(jobs: Mapping[str, "dg.UnresolvedAssetJobDefinition"]) -> dg.Se
         description="Starts instances that should run and do not; one that keeps dying is started with growing patience. Instances by "
         "which a number in `streams.toml` was raised are started too.",
     )
+    @failing_with_a_sentence
     def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
         return evaluate(context, penstock.operations, {application: job.name for application, job in jobs.items()})
 
@@ -84,6 +85,7 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Drains instances that were taken out of `streams.toml`: others learn their tasks, then they end.",
 )
+@failing_with_a_sentence
 def instances_no_longer_declared(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """Request a run for each instance to drain; request it again after some minutes if the run was killed."""
     operations = penstock.operations

@@ -21,7 +21,7 @@ from penstock.orchestration.declarations.applications import Application, Applic
 from penstock.orchestration.declarations.state_tables import Days, Refresh, StateTable
 from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.model.states import TaskKind
-from penstock.sensors.ticks import for_each_application, skip_message
+from penstock.sensors.ticks import failing_with_a_sentence, for_each_application, skip_message
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -97,6 +97,7 @@ def refresh_sensors(applications: Applications) -> list[dg.SensorDefinition]:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Makes tables again when the checkpoints of their stores have moved on, as `refresh` in `streams.toml` says.",
     )
+    @failing_with_a_sentence
     def tables_to_refresh(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
         return evaluate(context, penstock.operations)
 

@@ -1,6 +1,8 @@
 """Shared by the sensors: a tick handles applications one by one; one that cannot be looked at does not block the others."""
 
 from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
@@ -8,16 +10,19 @@ from dagster_shared.error import SerializableErrorInfo
 
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import SilentBrokers
 from penstock.runtime.model.errors import StreamsError
 
 INTERVAL_SECONDS = 5
 FEED_SECONDS = 10.0
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 class NothingSeenError(DagsterUserCodeProcessError):
-    """No application could be looked at, for the reasons that the message lists. It fails the tick: a skipped one would look healthy.
+    """Nothing could be looked at, for the reasons that the message lists. It fails the tick: a skipped one would look healthy.
 
     Dagster shows an error of this class as its sentence; with any other it shows a stack trace of this code, too. (Its daemon logs a stack
     trace of its own in either case.)
@@ -27,6 +32,19 @@ class NothingSeenError(DagsterUserCodeProcessError):
         super().__init__(  # type: ignore[no-untyped-call]  # Dagster's own, without annotations
             sentence, user_code_process_error_infos=[SerializableErrorInfo(sentence, [], type(self).__name__)]
         )
+
+
+def failing_with_a_sentence(sensor: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Return a sensor's function whose expected errors (an unreadable database or declaration) fail the tick with their sentence."""
+
+    @wraps(sensor)
+    def evaluated(*arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+        try:
+            return sensor(*arguments, **named)
+        except ExpectedError as error:
+            raise NothingSeenError(str(error)) from error
+
+    return evaluated
 
 
 def for_each_application(operations: Operations, act: Callable[[Application], None]) -> list[str]:

@@ -21,10 +21,12 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 
 from penstock.assets import checks
 from penstock.orchestration.dagster.names import instances_key
+from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.definitions import definitions
 from penstock.orchestration.health import DESCRIPTIONS, CheckResult, Row, examination
 from penstock.orchestration.health.checks import COMPACTION, Known
 from penstock.orchestration.instances.operations import Operations
@@ -227,6 +229,41 @@ def facts_without_broker(
 
 def observed(seen: checks.Reports, application: str) -> list[dg.AssetObservation]:
     return [event for event in seen.events if isinstance(event, dg.AssetObservation) and event.asset_key.path[0] == application]
+
+
+NO_BROKER, NO_DATABASE = "a: no broker answers at 127.0.0.1:1", "broken.db: file is not a database"
+NEEDS_NO_BROKER = ("instances_no_longer_declared", "open_alerts")
+"""Sensors that work while the brokers are away."""
+
+
+@pytest.mark.parametrize(("away", "said"), [("broker", NO_BROKER), ("database", NO_DATABASE), ("declaration", "streams.toml: not TOML")])
+def test_each_sensor_that_cannot_look_fails_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str, said: str) -> None:
+    path, database = tmp_path / "streams.toml", tmp_path / "broken.db"
+    path.write_text(
+        '[applications.a]\nfactory = "m:f"\ninstances = 1\n[applications.a.config]\n"bootstrap.servers" = "127.0.0.1:1"\n'
+        '[[tables]]\nname = "t"\napplication = "a"\nstore = "s"\nrefresh = {minutes = 1}\n'
+    )
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", f"sqlite:///{database}")
+    monkeypatch.setattr("penstock.sensors.ticks.FEED_SECONDS", 0.5)
+    repository = definitions(Applications.read(path)).get_repository_def()
+    if away == "database":
+        database.write_text("no database " * 1_000)
+        monkeypatch.setattr(Feed, "step", lambda feed, timeout_s: feed._next("a-events"))  # its broker answers
+    elif away == "declaration":
+        path.write_text(path.read_text() + "[applications.b\n")
+    failed, names = {}, {sensor.name for sensor in repository.sensor_defs}
+    with dg.DagsterInstance.ephemeral() as dagster:
+        for sensor in repository.sensor_defs:
+            resources = {"penstock": PenstockResource()}
+            with dg.build_sensor_context(instance=dagster, resources=resources, repository_def=repository) as context:
+                try:
+                    sensor.evaluate_tick(context)
+                except NothingSeenError as error:
+                    failed[sensor.name] = str(error)
+    assert set(failed) == (names - {*NEEDS_NO_BROKER} if away == "broker" else names)
+    assert all(said in sentence for sentence in failed.values()), failed
 
 
 def test_a_tick_that_sees_nothing_fails_with_a_sentence_and_no_stack_trace(
