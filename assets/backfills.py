@@ -26,28 +26,35 @@ class BackfillConfig(dg.Config):
     """Configuration of a backfill's run."""
 
     until: str = Field(default="", description="End of the history, as `penstock backfill --until`; empty: as declared")
-    restart: bool = Field(default=False, description="Begin again, although an unfinished run could be continued")
+    restart: bool = Field(
+        default=False, description="Begin with the first record, although an unfinished run or the day before could be continued"
+    )
 
 
 def backfill_asset(application: Application, group: str, topics: Topics) -> dg.AssetsDefinition:
     """Materialise: run the application's program over its history, on Spark. A partition is the history up to the end of a day (UTC)."""
     declared = application.backfill
     days = None if declared.first_day is None else dg.DailyPartitionsDefinition(declared.first_day.isoformat())
+    key = dg.AssetKey([application.id, BACKFILL])
+    # Dagster materialises a range of days in their order.
+    day_before = [dg.AssetDep(key, partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1))] if days else []
 
     @dg.asset(
-        key=dg.AssetKey([application.id, BACKFILL]),
-        deps=[topic_key(topic) for topic in sorted(declared.inputs) if topic in topics.sources],
+        key=key,
+        deps=[*(topic_key(topic) for topic in sorted(declared.inputs) if topic in topics.sources), *day_before],
         partitions_def=days,
         group_name=group,
         kinds={"spark", "parquet"},
         description=f"The state and outputs of `{application.id}` over its history, made by its own program on Spark: a seed with which it "
-        "starts (`penstock docs history`)." + (" A partition is the history up to the end of that day (UTC)." if days else ""),
+        "starts (`penstock docs history`)."
+        + (" A partition is the state at the end of that day (UTC), and goes on with that of the day before." if days else ""),
     )
     def history(
         context: dg.AssetExecutionContext, config: BackfillConfig, penstock: PenstockResource, spark: SparkJobs
     ) -> dg.MaterializeResult[None]:
-        until = end_of(context.partition_key) if context.has_partition_key else config.until or None
-        found = run_backfill(context, penstock.operations, spark, application, until, restart=config.restart)
+        day = context.partition_key if context.has_partition_key else None
+        until = end_of(day) if day else config.until or None
+        found = run_backfill(context, penstock.operations, spark, application, until, day=day, restart=config.restart)
         return dg.MaterializeResult(metadata=metadata(found, application.id))
 
     return history
@@ -59,13 +66,22 @@ def end_of(day: str) -> str:
 
 
 def run_backfill(
-    context: Context, operations: Operations, spark: SparkJobs, application: Application, until: str | None, *, restart: bool = False
+    context: Context,
+    operations: Operations,
+    spark: SparkJobs,
+    application: Application,
+    until: str | None,
+    *,
+    day: str | None = None,
+    restart: bool = False,
 ) -> HistoryResult:
-    """Run the declared backfill of an application. Fails with the message of what it refused."""
-    paths = operations.paths
+    """Run the declared backfill of an application. `day`: the partition, which goes on with the state of the day before if that is there,
+    unless `restart`. Fails with the message of what it refused."""
+    paths, first = operations.paths, application.backfill.first_day
     with explained():
         request = application.backfill.request(application.id, paths.root, paths.home, until)
-        request = msgspec.structs.replace(request, restart=restart)
+        after = None if day is None or first is None or date.fromisoformat(day) <= first else f"{day}T00:00:00"
+        request = msgspec.structs.replace(request, restart=restart, daily=day is not None, after=after)
         return spark.run(context, backfill, request, delta=_delta(request))
 
 
@@ -100,6 +116,7 @@ def metadata(found: HistoryResult, application: str) -> Mapping[str, dg.Metadata
         "2 next": dg.MetadataValue.text(f"penstock start {application} --seed {found.seed}"),
         **({"3 outputs": dg.MetadataValue.text(found.outputs)} if found.outputs else {}),
         **({"4 rejected": dg.MetadataValue.text(found.rejected)} if found.rejected else {}),
+        **({"goes on from": dg.MetadataValue.text(found.goes_on_from)} if found.goes_on_from else {}),
         "5 stages": dg.MetadataValue.table(stages),
         **({"6 notes": dg.MetadataValue.text("; ".join(found.notes))} if found.notes else {}),
         "records": dg.MetadataValue.int(sum(each.records for each in found.stages)),

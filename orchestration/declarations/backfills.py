@@ -4,7 +4,8 @@
 seed = "s3://lake/seeds"             folder of the seeds; default: seeds/<application> in the project's home
 until = "latest"                     as --until
 outputs, rejected                    folders, as --outputs and --rejected
-first-day = 2026-01-01               the asset has a partition for each day from this one on; default: no partitions
+first-day = 2026-01-01               the asset has a partition for each day from this one on, which goes on with the state of the day
+                                     before; default: no partitions
 
 [applications.NAME.backfill.inputs.TOPIC]
 uri = "s3://lake/flights"            a table, or "kafka" for the topic itself
@@ -45,7 +46,8 @@ class BackfillInput(msgspec.Struct, frozen=True):
 
 class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A backfill, as the command passes it to the process that runs Spark. `until`: a time, offsets, or `latest`. `rejected` None: a record
-    that pauses its task ends the run."""
+    that pauses its task ends the run. `daily`: the result is kept for the next day; `after`: end of the day before, with whose state it
+    goes on if that is there."""
 
     application: str
     inputs: dict[str, BackfillInput]
@@ -56,6 +58,8 @@ class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     restart: bool = False
     as_json: bool = False
+    daily: bool = False
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

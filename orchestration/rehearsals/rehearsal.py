@@ -371,8 +371,8 @@ class Rehearsal:
             folder=str(folder),
             work=below(run.work, label),
             partitions=dict(run.partitions),
-            spans=_of_topics(run.spans, description.sources),
-            global_spans=_of_topics(run.global_spans, description.global_topics),
+            spans=spans_of(run.spans, description.sources, run.partitions),
+            global_spans=spans_of(run.global_spans, description.global_topics, run.partitions),
             begin=None if run.begin is None else run.begin.place.uri,
             outputs=run.outputs,
             only_plan=only_plan,
@@ -511,8 +511,10 @@ def total(records: Sequence[messages.Records]) -> int:
     return sum(each.count for each in records)
 
 
-def _of_topics(spans: Mapping[TopicPartition, Span], topics: Sequence[str]) -> list[messages.Span]:
-    return [messages.Span(*at, *span) for at, span in sorted(spans.items()) if at.topic in topics]
+def spans_of(spans: Mapping[TopicPartition, Span], topics: Sequence[str], partitions: Mapping[str, int]) -> list[messages.Span]:
+    """Return what is read of each partition of these topics: nothing of one that is not among the spans."""
+    wanted = [TopicPartition(topic, number) for topic in topics for number in range(partitions[topic])]
+    return [messages.Span(*at, *spans.get(at, (0, 0))) for at in wanted]
 
 
 def _offsets(snapshot: Snapshot) -> dict[TopicPartition, NextOffset]:

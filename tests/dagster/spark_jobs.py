@@ -15,9 +15,14 @@ from dagster_pipes import decode_param
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.assets.spark.history.inputs import Bounds
+from penstock.assets.spark.history.run import Brokers, HistoryRequest, run_history
 from penstock.assets.spark.process.messages import MESSAGES
 from penstock.assets.spark.process.pipes import SparkJobs
 from penstock.assets.spark.seeds.job import write_seed
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.orchestration.declarations.backfills import BackfillInput
+from tests.support.history import APPLICATION, CONFIG
 from tests.support.seeded import TOPIC
 
 
@@ -151,7 +156,19 @@ def talk(request: Work, session: SparkSession, report: Callable[[str], None]) ->
     return Done(1, [])
 
 
-JOBS = {job.__name__: job for job in (work, fail, talk)}
+def history(request: Work, session: SparkSession, report: Callable[[str], None]) -> Done:
+    """Run a foreign-key join over the tables `left` and `right`; write the result to `history.json`."""
+    tables = {topic: BackfillInput(f"{request.folder}/{topic}") for topic in ("left", "right")}
+    application = SeedApplication.of(APPLICATION, "tests.support.history:interrupted_foreign_keys", CONFIG)
+    run = HistoryRequest(application, tables, "latest", f"{request.folder}/seeds", f"{request.folder}/outputs")
+    ends = {topic: {0: 1_000_000} for topic in tables}
+    brokers = Brokers(lambda topics: dict.fromkeys(tables, 1), lambda topics: Bounds({topic: {0: 0} for topic in tables}, ends))
+    result = run_history(session, run, brokers, report=report)
+    Path(request.folder, "history.json").write_bytes(msgspec.json.encode(result))
+    return Done(len(result.stages), [])
+
+
+JOBS = {job.__name__: job for job in (work, fail, talk, history)}
 
 
 def run(name: str, request: Work, instance: dg.DagsterInstance) -> tuple[dg.ExecuteInProcessResult, list[Done]]:

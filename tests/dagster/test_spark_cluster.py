@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import dagster as dg
 import msgspec
@@ -20,16 +21,20 @@ import psutil
 import pytest
 
 from penstock import serdes
+from penstock.assets.spark.history.run import HistoryResult
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import StoreContext
 from tests.dagster.spark_cluster import BARE_PYTHON, ConnectServer, SparkCluster
 from tests.dagster.spark_jobs import Work, run
+from tests.dagster.test_spark_history import outputs_of, stores_of, write_table
 from tests.support import ROOT, Kafka, wait_until
+from tests.support.history import FAMILIES, WAITS_IN, Sent, by_driver, records
 
 pytestmark = pytest.mark.spark
 
@@ -144,6 +149,47 @@ def test_a_cluster_does_the_work_and_continues_when_a_worker_is_killed(
     assert f"starting Spark at {cluster.master}" in log
     assert any(line.startswith("beating: ") and " of 6 tasks done" in line for line in log), log
     cluster.replace(1)
+
+
+def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_worker_that_ran_it_was_killed(
+    cluster: SparkCluster, streams_toml: Path, folder: Path, tmp_path: Path
+) -> None:
+    """Its tasks take turns in one task of Spark, which another worker begins again. What the first attempt has written does not count."""
+    streams_toml.write_text(f'{ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON)}"spark.executorEnv.{WAITS_IN}" = "{folder}"\n')
+    [family] = [each for each in FAMILIES if str(each) == "foreign_keys"]
+    random = Random(4)
+    sent = {topic: records(random, 200, null_keys=False) for topic in family.topics}
+    for topic, of_topic in sent.items():
+        write_table(folder / topic, {0: of_topic})
+    killed: list[int] = []
+
+    def kill_its_worker() -> None:
+        try:
+            wait_until((folder / "waits").exists, 180, "the join in the middle of its records")
+            above = {each.pid for each in psutil.Process(int((folder / "waits").read_text())).parents()}
+            [number] = [number for number, worker in enumerate(cluster.workers) if worker.pid in above]
+            at_work = psutil.Process(cluster.workers[number].pid).children(recursive=True)
+            cluster.workers[number].kill()
+            killed.append(number)
+            psutil.wait_procs([each for each in at_work if "java" in each.name()], 60)
+        finally:
+            (folder / "goes-on").touch()
+
+    killer = threading.Thread(target=kill_its_worker)
+    killer.start()
+    with dg.DagsterInstance.ephemeral() as instance:
+        result, _ = run("history", Work(str(folder)), instance)
+        killer.join()
+        assert result.success, reported(result)
+    [number] = killed
+    made = msgspec.json.decode((folder / "history.json").read_bytes(), type=HistoryResult)
+    expected = by_driver(family, sent, tmp_path / "driver")
+    found: dict[str, list[Sent]] = {}
+    for task in find(made.seed).tasks:
+        found |= outputs_of(made, task)
+    assert found == expected.outputs
+    assert stores_of(made, 0) == expected.stores
+    cluster.replace(number)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["terminated", "killed"])

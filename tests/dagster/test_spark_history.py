@@ -175,6 +175,46 @@ def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, 
     assert not (tmp_path / "seeds" / history_run.RUNS).exists() or not any((tmp_path / "seeds" / history_run.RUNS).iterdir())
 
 
+def test_a_day_goes_on_with_the_state_of_the_day_before_if_it_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    """It reads only its own records then. Without that state, or after a change of an earlier day's records, it begins with the first."""
+    [family] = [each for each in FAMILIES if str(each) == "repartitions"]
+    sent = records(Random(8), 300, null_keys=False)
+    table = write_table(tmp_path / "in", {0: sent})
+    application = SeedApplication.of(APPLICATION, family.factory, CONFIG)
+    said: list[str] = []
+
+    def run(until: str, end: int, after: str | None, seeds: str = "seeds") -> HistoryResult:
+        known_now = known({"in": 1, "values": 1})
+        brokers = Brokers(known_now.partitions, lambda topics: replace(known_now.bounds(topics), ends={"in": {0: end}}))
+        request = HistoryRequest(
+            application,
+            {"in": BackfillInput(table)},
+            until,
+            str(tmp_path / seeds),
+            str(tmp_path / "outputs"),
+            all_stores=True,
+            daily=True,
+            after=after,
+        )
+        return run_history(spark, request, brokers, report=said.append)
+
+    first = run("day 1", 180, None)
+    second = run("day 2", 300, "day 1")
+    assert (first.goes_on_from, second.goes_on_from) == (None, first.seed)
+    assert second.stages[0].records == 120 and f"goes on with the state until day 1: seed {first.seed}" in said
+    whole = run("day 2", 300, "day 1", "others")
+    assert whole.goes_on_from is None and whole.stages[0].records == 300
+    assert "begins with the first record: there is no state until day 1 of this program, with this configuration and these inputs" in said
+    assert stores_of(second, 0) == stores_of(whole, 0)
+    before, after, both = (outputs_of(result, "1_0")["values"] for result in (first, second, whole))
+    assert before and after and before + after == both
+    late = {"partition": 0, "offset": 20, "timestamp": FIRST_MS, "key": b"a", "value": b"1", "headers": None}
+    pq.write_table(pa.Table.from_pylist([late], schema=_ROW), Path(table) / "late.parquet")
+    with pytest.raises(HistoryError, match="more than one record at offset 20"):  # it begins with the first record, and finds it
+        run("day 2", 300, "day 1")
+    assert "begins with the first record: the input of topic in has 181 records until day 1, and had 180 then" in said
+
+
 def of_family(spark: SparkSession, name: str, folder: Path) -> str | None:
     """Run a family of the differential tests on Spark. Return what differs from the test driver."""
     family, counts, sent = family_of(name), partitions_of(name), input_of(name, Random(1))
@@ -285,7 +325,7 @@ def test_the_command_goes_on_after_a_kill_and_stages_that_are_done_do_not_run_ag
     streams.write_text(
         f'[applications.{name}]\nfactory = "{FACTORY}"\ninstances = 1\n'
         f'[applications.{name}.config]\n"bootstrap.servers" = "{broker.bootstrap_servers}"\n'
-        '[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n'
+        f'[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{QUICK_START}\n'
     )
     for output in ("totals", "finals"):
         broker.create_topic(f"{topic}-{output}", 2, exact=True)
@@ -471,6 +511,14 @@ def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
     assert "a record has no timestamp" in refused("timeless", [(b"a", b"1", None, 0, 0)], with_offsets)
 
 
+def counts_in(seed: str) -> list[int]:
+    """Return the counts in a seed's only store."""
+    found = find(seed)
+    stores = [(found.task_place(task).local, store) for task in found.tasks for store in found.task(task).stores]
+    families = [rows for local, store in stores if local is not None for rows in entries(local / store.directory).values()]
+    return [int.from_bytes(value[8:], "big") for rows in families for value in rows.values()]
+
+
 def refusal(done: dg.ExecuteInProcessResult) -> str:
     """Return the message of the step that failed, which shows no stack trace."""
     (failure,) = [event for event in done.all_node_events if event.is_step_failure]
@@ -502,6 +550,12 @@ uri = "rows.parquet"
 key = "name"
 value = ["amount"]
 timestamp = "at"
+
+[spark]
+master = "local[2]"
+driver-memory = "512m"
+[spark.conf]
+{QUICK_START}
 """
     )
     operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
@@ -515,13 +569,18 @@ timestamp = "at"
         )
         [materialized] = made.asset_materializations_for_node(defined.resolve_assets_def(key).node_def.name)
         assert materialized.metadata["records"].value == 20, "the first of two days"
+        asset = defined.resolve_assets_def(key)
+        second_day = dg.materialize([asset], partition_key=str(first_day + timedelta(days=1)), instance=instance)
+        [of_second] = second_day.asset_materializations_for_node(asset.node_def.name)
+        assert of_second.metadata["records"].value == 20, "the second day alone"
+        assert of_second.metadata["goes on from"].value == materialized.metadata["1 seed"].value
+        assert sum(counts_in(str(of_second.metadata["1 seed"].value))) == 40
         job = defined.resolve_job_def("backfill_and_start")
         config = {"application": application, "until": str(first_day + timedelta(days=1))}
         assert job.execute_in_process(run_config=config, instance=instance).success
         again = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
         assert refusal(again).endswith("run: state is installed only while none does (penstock stop)")
         (tmp_path / "rows.parquet").unlink()
-        asset = defined.resolve_assets_def(key)
         gone = dg.materialize([asset], partition_key=str(first_day + timedelta(days=1)), instance=instance, raise_on_error=False)
         assert "rows.parquet" in refusal(gone), "the message is that of Spark's process"
 

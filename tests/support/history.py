@@ -40,6 +40,7 @@ from penstock.runtime.input.columns import RawColumns
 from penstock.runtime.model.handlers import LogAndPauseExceptionHandler, LogAndPauseProcessingExceptionHandler
 from penstock.runtime.model.record import Headers
 from penstock.testing import TopologyTestDriver
+from tests.support import wait_until
 from tests.support.seeds import entries
 
 APPLICATION = "history"
@@ -248,10 +249,39 @@ def repartitions() -> Topology:
 
 def foreign_keys() -> Topology:
     """A foreign-key join, whose results are counted behind a repartition topic."""
+    return _foreign_keys(_letter)
+
+
+def _letter(value: str) -> str:
+    return "abcdef"[int(value)]
+
+
+def interrupted_foreign_keys() -> Topology:
+    """The topology of `foreign_keys`; on an executor of `WAITS_IN`, a task waits at its 50th record until it may go on."""
+    calls = 0
+
+    def waiting(value: str) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 50 and (folder := os.environ.get(WAITS_IN)):
+            waits = Path(folder, f".{os.getpid()}")
+            waits.write_text(str(os.getpid()))
+            waits.replace(waits.with_name("waits"))  # complete for any reader
+            wait_until(Path(folder, "goes-on").exists, 120, "leave to go on")
+        return _letter(value)
+
+    return _foreign_keys(waiting)
+
+
+WAITS_IN = "PENSTOCK_TEST_WAITS_IN"
+"""Variable with the folder of the files `waits`, with the id of the process, and `goes-on`."""
+
+
+def _foreign_keys(foreign_key: Callable[[str], str]) -> Topology:
     builder = StreamsBuilder()
     strings = Consumed(serdes.STRING, value=serdes.STRING)
     left, right = builder.table("left", strings), builder.table("right", strings)
-    joined = left.left_join(right, lambda value: "abcdef"[int(value)], lambda one, other: f"{one}|{other}")
+    joined = left.left_join(right, foreign_key, lambda one, other: f"{one}|{other}")
     joined.to_stream().to("joined")
     by_value = Grouped(serdes.STRING, value=serdes.STRING, name="by-value")
     kept = joined.to_stream().filter(lambda key, value: value is not None)

@@ -57,7 +57,17 @@ def main(encoded: str) -> None:
 def history_of(application: Application, request: BackfillRequest) -> tuple[HistoryRequest, Brokers]:
     """Return the run of a backfill, and its brokers. Raises StreamsConfigError."""
     program = SeedApplication.of(application.id, application.factory, application.client_config())
-    run = HistoryRequest(program, request.inputs, request.until, request.seed, request.outputs, request.rejected)
+    run = HistoryRequest(
+        program,
+        request.inputs,
+        request.until,
+        request.seed,
+        request.outputs,
+        request.rejected,
+        all_stores=request.daily,  # also those that a source topic restores: the next day has only the records of a day
+        daily=request.daily,
+        after=None if request.restart else request.after,
+    )
     return run, brokers_of(program, request.until)
 
 

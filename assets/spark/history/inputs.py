@@ -50,11 +50,14 @@ _COLUMNS = tuple(_READ.names)
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Where the brokers' topics begin, and where the run ends: next offsets of every partition of every input. `until_ms`: the time that
-    determined the ends; None if it was none."""
+    determined the ends; None if it was none. `continues`: another run has processed what is before `starts`, in tables without offsets
+    what is before `since_ms`."""
 
     starts: Offsets
     ends: Offsets
     until_ms: int | None = None
+    since_ms: int | None = None
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ def read_input(
 def _of_topic(spark: SparkSession, topic: str, bounds: Bounds, config: Mapping[str, object]) -> Input:
     starts, ends = bounds.starts[topic], bounds.ends[topic]
     spans = {number: (starts[number], end) for number, end in sorted(ends.items()) if starts[number] < end}
-    notes = tuple(f"{topic}-{number} begins at offset {start}" for number, start in sorted(starts.items()) if start)
+    notes = tuple(
+        f"{topic}-{number} begins at offset {start}" for number, start in sorted(starts.items()) if start and not bounds.continues
+    )
     if not spans:
         return Input(topic, spark.createDataFrame([], from_arrow_schema(_READ)), True, ends, notes)
 
@@ -214,11 +219,34 @@ def _are_headers(kind: DataType) -> bool:
 
 def _by_offset(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> Input:
     rows = _checked(topic, frame, partitions, has_offset=True)
-    ends = F.array(*[F.lit(bounds.ends[topic][number]).cast("long") for number in range(partitions)])
-    rows = rows.where(F.col("offset") < F.element_at(ends, F.col("partition") + 1))
+    rows = rows.where(F.col("offset") < _by_partition(bounds.ends[topic]))
+    if bounds.continues:
+        rows = rows.where(F.col("offset") >= _by_partition(bounds.starts[topic]))
     found = {row.partition: row.last + 1 for row in rows.groupBy("partition").agg(F.max("offset").alias("last")).collect()}
     next_offsets = {number: found.get(number, bounds.starts[topic][number]) for number in range(partitions)}
     return Input(topic, rows, True, next_offsets)
+
+
+def _by_partition(offsets: Mapping[int, int]) -> Column:
+    """Return the offset of each row's partition."""
+    column = F.array(*[F.lit(offsets[number]).cast("long") for number in sorted(offsets)])
+    return F.element_at(column, F.col("partition").cast("int") + 1)
+
+
+def rows_before_end(spark: SparkSession, topic: str, given: BackfillInput, bounds: Bounds) -> int:
+    """Return the number of a table's rows that a run from the first record on reads. Only the columns that tell it are read."""
+
+    def own(name: str) -> str:
+        return given.columns.get(name, [name])[0]
+
+    with spark_errors(f"input of topic {topic}"):
+        frame = spark.read.format(given.format).load(given.location)
+        if own("offset") in frame.columns:
+            rows = frame.select(F.col(f"`{own('partition')}`").alias("partition"), F.col(f"`{own('offset')}`").alias("offset"))
+            return rows.where(F.col("offset") < _by_partition(bounds.ends[topic])).count()
+        time = milliseconds(frame, own("timestamp"))
+        assert time is not None and bounds.until_ms is not None  # as the day before was read
+        return frame.where(time < bounds.until_ms).count()
 
 
 def _by_time(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> Input:
@@ -227,6 +255,8 @@ def _by_time(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> I
             f"the input of topic {topic} has no column 'offset', so a time alone says where the stream goes on: --until 2026-01-31T00:00:00"
         )
     rows = _checked(topic, frame, partitions, has_offset=False).where(F.col("timestamp") < bounds.until_ms)
+    if bounds.since_ms is not None:
+        rows = rows.where(F.col("timestamp") >= bounds.since_ms)
     return Input(topic, rows, False, bounds.ends[topic])
 
 

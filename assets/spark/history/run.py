@@ -7,6 +7,7 @@
                /snapshot.json                         written last: the seed is complete
     <outputs>/<id>/<topic>/*.parquet, outputs.json    outputs, complete when `outputs.json` is there
     <rejected>/<id>/*.parquet
+    <seed>/.days/<program>-<until>.json               a day's run, with whose state the next day goes on (`days.py`)
 
 The fingerprint is that of everything that determines the result: the program, its configuration, the inputs and their files, the options.
 So a run that was killed is continued by the same command: a stage whose reports are there, with all their files, is not run again. A
@@ -24,15 +25,17 @@ from dataclasses import dataclass, field
 import msgspec
 from pyspark.sql import SparkSession
 
-from penstock.assets.spark.history.beginning import Parts
+from penstock.assets.spark.history.beginning import Parts, parts_of
+from penstock.assets.spark.history.days import Day, Days, Offset, bounds_of, offsets_of
 from penstock.assets.spark.history.errors import spark_errors
-from penstock.assets.spark.history.inputs import Bounds, Input, read_input
+from penstock.assets.spark.history.inputs import Bounds, Input, read_input, rows_before_end
 from penstock.assets.spark.history.job import Places, StageJob, TaskReport, run_stage, write_global_rows
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology, plan_history
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.session.session import code_digest
 from penstock.orchestration.declarations.backfills import KAFKA, BackfillInput
 from penstock.runtime.model.clock import Clock, SystemClock
+from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, new_snapshot_id
 from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.snapshots.places import Place
@@ -51,7 +54,8 @@ class HistoryRequest:
     """A run. `inputs`: by topic. `until` is the option's text, by which a killed run is found again. `outputs` None: they are not kept.
     `rejected` None: a record for which a handler returns PAUSE ends the run. `begin`: the state with which tasks begin, in place of none;
     records before its offsets are passed over. `all_stores`: the result has also the stores that a source topic restores, which a seed
-    leaves out."""
+    leaves out. `daily`: the run is kept for the next day; `after`: the `until` of the day before, whose state is the beginning if it is
+    there."""
 
     application: SeedApplication
     inputs: Mapping[str, BackfillInput]
@@ -61,6 +65,8 @@ class HistoryRequest:
     rejected: str | None = None
     begin: Parts = field(default_factory=dict)
     all_stores: bool = False
+    daily: bool = False
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +78,19 @@ class Brokers:
     bounds: Callable[[list[str]], Bounds]
 
 
-class Offset(msgspec.Struct, frozen=True):
-    """Range of a partition that the run reads: from `start` on, before `end`."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
 class RunManifest(msgspec.Struct, frozen=True):
-    """An unfinished run."""
+    """An unfinished run. `day`: the run with whose state it begins."""
 
     id: str
     at_ms: int
     offsets: list[Offset]
     until_ms: int | None
+    day: Day | None = None
 
-    @property
-    def bounds(self) -> Bounds:
-        """Where the inputs begin and end."""
-        starts: dict[str, dict[int, int]] = {}
-        ends: dict[str, dict[int, int]] = {}
-        for each in self.offsets:
-            starts.setdefault(each.topic, {})[each.partition] = each.start
-            ends.setdefault(each.topic, {})[each.partition] = each.end
-        return Bounds(starts, ends, self.until_ms)
+    def bounds(self, given: str) -> Bounds:
+        """Return where the inputs begin and end. Those of tasks (`given` is the name of one) begin where the day before ended."""
+        found = bounds_of(self.offsets, self.until_ms)
+        return found if self.day is None else self.day.followed(found, given)
 
 
 class StageResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +140,7 @@ class OutputsManifest(msgspec.Struct, frozen=True):
 
 
 class HistoryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete run. `seed` is its folder or URI, for `penstock start --seed`."""
+    """A complete run. `seed` is its folder or URI, for `penstock start --seed`; `goes_on_from`, the seed of the day before."""
 
     id: str
     seed: str
@@ -157,6 +150,7 @@ class HistoryResult(msgspec.Struct, frozen=True, kw_only=True):
     next_offsets: dict[str, dict[int, int]]
     bytes: int
     notes: list[str]
+    goes_on_from: str | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -241,6 +235,7 @@ class _Run:
         self._report = report
         self._token = uuid.uuid4().hex[:8]
         self.folder = place_of(request.seed) / RUNS / _fingerprint(spark, request, plan)
+        self._days = Days(place_of(request.seed), _program(request, plan))
         self._manifest = self.folder / "run.json"
 
     def begin(self, brokers: Brokers, clock: Clock) -> RunManifest:
@@ -251,17 +246,51 @@ class _Run:
             return found
         bounds = brokers.bounds(sorted((*self._plan.inputs, *self._plan.global_inputs)))
         now_ms = clock.wall_ms()
-        offsets = [
-            Offset(topic, number, bounds.starts[topic][number], end)
-            for topic, ends in sorted(bounds.ends.items())
-            for number, end in sorted(ends.items())
-        ]
-        return RunManifest(new_snapshot_id(now_ms), now_ms, offsets, bounds.until_ms)
+        day = self._day_before() if self._request.after is not None else None
+        return RunManifest(new_snapshot_id(now_ms), now_ms, offsets_of(bounds), bounds.until_ms, day)
+
+    def _day_before(self) -> Day | None:
+        """Return the run of the day before, if its state can be continued; otherwise say why not."""
+        request = self._request
+        assert request.after is not None  # asked before
+        found = self._days.read(request.after)
+        why = f"there is no state until {request.after} of this program, with this configuration and these inputs"
+        if found is not None:
+            why = self._changed(found) or ""
+            if not why:
+                self._report(f"goes on with the state until {request.after}: seed {found.seed}")
+                return found
+        self._report(f"begins with the first record: {why}")
+        return None
+
+    def _changed(self, day: Day) -> str | None:
+        """Return why a day's state cannot be continued; None if it can."""
+        if (place_of(day.seed) / SNAPSHOT).size() is None:
+            return f"seed {day.seed}, the state until {self._request.after}, was removed"
+        for topic, rows in day.rows.items():
+            if (now := self._rows(topic, bounds_of(day.offsets, day.until_ms))) != rows:
+                return f"the input of topic {topic} has {now:,} records until {self._request.after}, and had {rows:,} then"
+        return None
+
+    def _rows(self, topic: str, bounds: Bounds) -> int:
+        """Return the number of records of a table that are before the end of the run."""
+        return rows_before_end(self._spark, topic, self._request.inputs[topic], bounds)
+
+    def _keep_day(self, run: RunManifest, next_offsets: Mapping[str, Mapping[int, int]], seed: str) -> None:
+        """Keep what the run of the next day needs."""
+        bounds = bounds_of(run.offsets, run.until_ms)
+        tables = [topic for topic in self._plan.inputs if self._request.inputs[topic].location != KAFKA]
+        rows = {topic: self._rows(topic, bounds) for topic in tables}
+        self._days.write(
+            self._request.until, Day(seed, run.offsets, run.until_ms, {topic: dict(each) for topic, each in next_offsets.items()}, rows)
+        )
 
     def stages(self, run: RunManifest) -> tuple[RunManifest, dict[int, list[TaskReport]], set[int], dict[str, Input]]:
         """Run the stages that are not done yet."""
-        bounds, plan = run.bounds, self._plan
-        inputs = {topic: _input(self._spark, self._request, plan, bounds, topic) for topic in self._request.inputs}
+        plan, begin = self._plan, self._request.begin
+        inputs = {topic: _input(self._spark, self._request, plan, run.bounds(topic), topic) for topic in self._request.inputs}
+        if run.day is not None:
+            begin = parts_of(find(run.day.seed))
         self._manifest.write(iter([encoded(run)]))  # only now: inputs that do not fit are refused without a trace
         next_offsets = {topic: dict(given.next_offsets) for topic, given in inputs.items()}
         places = self._places(run)
@@ -289,7 +318,7 @@ class _Run:
                     self._token,
                     next_offsets,
                     dict(global_files),
-                    self._request.begin,
+                    begin,
                     self._request.all_stores,
                 )
                 reports = run_stage(self._spark, job, inputs, [each for earlier in done.values() for each in earlier])
@@ -347,6 +376,9 @@ class _Run:
             formats=_formats(plan, tuple(self._request.inputs)),
         )
         (place_of(places.seed) / SNAPSHOT).write(iter([encoded(whole)]))
+        next_offsets = {topic: dict(inputs[topic].next_offsets) for topic in plan.inputs}
+        if self._request.daily:
+            self._keep_day(run, next_offsets, places.seed)
         self.folder.remove()
         return HistoryResult(
             id=run.id,
@@ -354,9 +386,10 @@ class _Run:
             outputs=places.outputs,
             rejected=places.rejected if any(report.rejected for report in reports) else None,
             stages=[StageResult.of(stage, done[stage.sub_topology], reused=stage.sub_topology in reused) for stage in plan.stages],
-            next_offsets={topic: dict(inputs[topic].next_offsets) for topic in plan.inputs},
+            next_offsets=next_offsets,
             bytes=whole.bytes,
             notes=[note for given in inputs.values() for note in given.notes],
+            goes_on_from=None if run.day is None else run.day.seed,
         )
 
     def _outputs(self, run: RunManifest, reports: list[TaskReport]) -> OutputsManifest:
@@ -397,8 +430,8 @@ def _formats(plan: HistoryPlan, given: tuple[str, ...]) -> dict[str, StoreFormat
     return {builder.name: builder.settings.format() for builder in builders if isinstance(builder, Builder)}
 
 
-def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan) -> str:
-    """Return a name for everything that determines the result of a run."""
+def _program(request: HistoryRequest, plan: HistoryPlan) -> str:
+    """Return a name for everything that determines the state, except where the run begins and ends."""
     digest = hashlib.sha256()
 
     def add(*parts: object) -> None:
@@ -409,12 +442,24 @@ def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan
     for key, value in sorted(application.config.items()):
         named = value if isinstance(value, str | int | float | bool | None) else getattr(value, "__qualname__", type(value).__qualname__)
         add(key, named)
-    add(request.until, request.seed, request.outputs, request.rejected, sorted(request.begin.items()), request.all_stores)
+    add(request.rejected, request.all_stores)
     for topic, given in sorted(request.inputs.items()):
         add(topic, given.location, given.format, sorted(given.columns.items()))
-        if given.location != KAFKA:
-            with spark_errors(f"input of topic {topic}"):
-                add(*sorted(spark.read.format(given.format).load(given.location).inputFiles()))
     for topic, count in sorted(plan.partitions.items()):
         add(topic, count)
+    return digest.hexdigest()[:16]
+
+
+def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan) -> str:
+    """Return a name for everything that determines the result of a run."""
+    digest = hashlib.sha256(_program(request, plan).encode())
+
+    def add(*parts: object) -> None:
+        digest.update("\0".join([*map(str, parts), "\n"]).encode())
+
+    add(request.until, request.seed, request.outputs, sorted(request.begin.items()), request.daily, request.after)
+    for topic, given in sorted(request.inputs.items()):
+        if given.location != KAFKA:
+            with spark_errors(f"input of topic {topic}"):
+                add(topic, *sorted(spark.read.format(given.format).load(given.location).inputFiles()))
     return digest.hexdigest()[:16]

@@ -16,9 +16,10 @@ from penstock.orchestration.rehearsals.comparison import Difference, compare_out
 from penstock.orchestration.rehearsals.engines import SPARK_RECORDS, Engine, chosen_engine
 from penstock.orchestration.rehearsals.outputs import OutputWriter
 from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison
+from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison, spans_of
 from penstock.orchestration.rehearsals.texts import sink_texts, store_texts
 from penstock.orchestration.rehearsals.verdict import failures, unknown_names
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.serdes.keys import window_store_key
 
 
@@ -102,6 +103,13 @@ def test_the_engine_is_chosen_by_the_number_of_records_and_says_why() -> None:
     assert chosen_engine("spark", 1, here, lambda: None).on_spark
     with pytest.raises(RehearsalError, match=r"cannot be computed on Spark: a circle\. --engine local"):
         chosen_engine("spark", 1, here, lambda: "a circle")
+
+
+def test_of_partitions_that_are_not_compared_spark_reads_nothing() -> None:
+    """Each source topic is an input all the same: without one, the plan is refused."""
+    spans = {TopicPartition("a", 1): (NextOffset(3), NextOffset(5)), TopicPartition("c", 0): (NextOffset(0), NextOffset(9))}
+    found = spans_of(spans, ["a", "b"], {"a": 2, "b": 1, "c": 1})
+    assert found == [messages.Span("a", 0, 0, 0), messages.Span("a", 1, 3, 5), messages.Span("b", 0, 0, 0)]
 
 
 def test_engines_are_declared() -> None:
