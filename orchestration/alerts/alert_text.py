@@ -32,8 +32,8 @@ def facts(alert: Alert) -> dict[str, str]:
         if name.endswith("_base64"):
             data = raw_bytes.from_base64(value)
             part = name.removesuffix("_base64")
-            shown[part] = raw_bytes.decoded(data)
-            shown[f"{part}_hex"] = raw_bytes.hex_dump(data)
+            shown[part] = raw_bytes.decoded(data, size=_size(alert, part))
+            shown[f"{part}_hex"] = raw_bytes.hex_dump(data, size=_size(alert, part))
         elif name in _TIMES and (at := _time(value)) is not None:
             shown[name.removesuffix("_ms")] = at
         elif isinstance(value, dict):
@@ -51,7 +51,7 @@ def _time(value: object) -> str | None:
         return None
 
 
-_RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "left_out_bytes", "value_bytes")
+_RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "left_out_bytes", "key_bytes", "value_bytes")
 _WHY = ("error_type", "error", "location", "reason", "why", "ended", "node", "part", "serde", "field", "byte")
 _FIRST_BYTES, _HEX_BYTES = 64, 256
 """Bytes of a key or value in the sections of an alert, and in hex if all are shown."""
@@ -110,9 +110,18 @@ def _last_line(log: Sequence[str]) -> str:
 
 def first_bytes(alert: Alert, text_bytes: int = 4 * _FIRST_BYTES, hex_bytes: int = _FIRST_BYTES) -> str:
     """Return the beginning of the record's key and value, decoded and as hex; empty without a record."""
-    parts = [(part, alert.detail.get(f"{part}_base64")) for part in ("key", "value") if alert.detail.get(f"{part}_base64") is not None]
-    shown = [(part, raw_bytes.from_base64(data)) for part, data in parts]
-    return "\n".join(f"{part}: {raw_bytes.decoded(data, text_bytes)}\n{raw_bytes.hex_dump(data, hex_bytes)}" for part, data in shown)
+    shown: list[str] = []
+    for part in ("key", "value"):
+        if (data := raw_bytes.from_base64(alert.detail.get(f"{part}_base64"))) is not None:
+            size = _size(alert, part)
+            shown += [f"{part}: {raw_bytes.decoded(data, text_bytes, size)}", raw_bytes.hex_dump(data, hex_bytes, size)]
+    return "\n".join(shown)
+
+
+def _size(alert: Alert, part: str) -> int | None:
+    """Return the number of bytes of a record's key or value, of which an alert has the first ones; None if it is not known."""
+    size = alert.detail.get(f"{part}_bytes")
+    return size if isinstance(size, int) else None
 
 
 def waits_for_approval(alert: Alert) -> int | None:

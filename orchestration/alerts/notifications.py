@@ -42,6 +42,7 @@ _OF_NO_RECORD = (
     "timestamp_ms",
     "error_type",
     "tasks",
+    "key_bytes",
     "value_bytes",
     "left_out_bytes",
     "since",

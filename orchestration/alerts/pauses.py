@@ -281,6 +281,7 @@ def pause_alert(event: Event) -> NewAlert:
         shown |= {
             "key_base64": raw_bytes.to_base64(None if key is None else key[: raw_bytes.SHOWN]),
             "value_base64": raw_bytes.to_base64(None if value is None else value[: raw_bytes.SHOWN]),
+            "key_bytes": None if key is None else len(key),
             "value_bytes": None if value is None else len(value),
         }
     return NewAlert(

@@ -18,17 +18,19 @@ def to_base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
 
 
-def decoded(data: bytes | None, most: int = SHOWN) -> str:
-    """Decode as UTF-8; invalid bytes and control characters are escaped: `\\xff`."""
+def decoded(data: bytes | None, most: int = SHOWN, size: int | None = None) -> str:
+    """Decode as UTF-8; invalid bytes and control characters are escaped: `\\xff`. `size`: the number of bytes, if `data` is only the
+    beginning."""
     if data is None:
         return "null"
     text = data[:most].decode("utf-8", errors="backslashreplace")
     shown = "".join(char if char.isprintable() or char == " " else char.encode("unicode_escape").decode("ascii") for char in text)
-    return shown if len(data) <= most else f"{shown}… ({len(data)} bytes)"
+    size = max(size or 0, len(data))
+    return shown if size <= min(most, len(data)) else f"{shown}… ({size} bytes)"
 
 
-def hex_dump(data: bytes | None, most: int = 256) -> str:
-    """Return rows of sixteen bytes: position, hex, printable characters; `null` for None."""
+def hex_dump(data: bytes | None, most: int = 256, size: int | None = None) -> str:
+    """Return rows of sixteen bytes: position, hex, printable characters; `null` for None. `size`: as for `decoded`."""
     if data is None:
         return "null"
     rows = []
@@ -36,6 +38,7 @@ def hex_dump(data: bytes | None, most: int = 256) -> str:
         row = data[start : min(start + _ROW, most)]
         characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         rows.append(f"{start:08x}  {row.hex(' '):<{3 * _ROW - 1}}  {characters}")
-    if len(data) > most:
-        rows.append(f"… {len(data) - most} more bytes")
+    more = max(size or 0, len(data)) - min(most, len(data))
+    if more:
+        rows.append(f"… {more} more bytes")
     return "\n".join(rows) or "(empty)"

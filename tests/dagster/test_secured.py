@@ -22,6 +22,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from penstock.assets.spark.changelog.kafka_options import connector_options
+from penstock.orchestration.board.follower import Follower
+from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.cli import app
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Applications
@@ -450,6 +452,26 @@ _OTHER_COMMANDS = {
 _OF_HEALTH_CHECKS = ("DescribeConfigs on cluster kafka-cluster", "DescribeConfigs on topic of-APP-in")
 
 
+def board_says(project: Project) -> str:
+    """Return the state of the board once it is known, and check what it says of a missing right."""
+    state = BoardState(Subject(project.application.id))
+    follower = Follower(project.application.streams_config(), state)
+    follower.start()
+
+    def reading() -> Mapping[str, object] | None:
+        found = state.document(time.time_ns() // 1_000_000)["reading"]
+        assert isinstance(found, Mapping)
+        return None if found["state"] == "reading" else found
+
+    try:
+        found = wait_until(reading, 60, "what the board says")
+        assert isinstance(found, Mapping)
+        assert ("do not let this client read" in str(found) and "`penstock acls`" in str(found)) is (found["state"] == "lost")
+        return str(found["state"])
+    finally:
+        follower.stop()
+
+
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)
 def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_granted(
     project: Project, monkeypatch: pytest.MonkeyPatch
@@ -463,8 +485,10 @@ def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_grant
     assert penstock("start", name).exit_code == 0
     wait_until(lambda: project.broker.consume(out), 60, "the result")
     assert penstock("stop", name).exit_code == 0
-    grant(project, {role: needed(project, role)})
     monkeypatch.setenv(USER, role)
+    assert board_says(project) == "lost"
+    grant(project, {role: needed(project, role)})
+    assert board_says(project) == "live"
     reset = ("reset", application.id, "--yes", "--delete-outputs", "yes", "--to", "latest")
     for left_out in every_right(role):
         text = named_right(left_out)

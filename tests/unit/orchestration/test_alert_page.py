@@ -12,11 +12,11 @@ import dagster as dg
 import pytest
 import yaml
 
-from penstock.orchestration.alerts import alert_text, raw_bytes
+from penstock.orchestration.alerts import alert_text, pauses, raw_bytes
 from penstock.orchestration.dagster import alert_check, live_metadata
 from penstock.orchestration.dagster.jobs import jobs, run_book_job, take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
-from penstock.orchestration.database.models import Alert
+from penstock.orchestration.database.models import Alert, Event
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.run_books.inputs import SkipRecordInputs
 
@@ -60,6 +60,20 @@ def test_the_facts_are_in_the_order_of_need_also_where_names_are_sorted() -> Non
     assert sections["2 since"] == "once, 2026-01-02 03:04:05+00:00 (ERROR, OPEN)"
     assert sections["3 record"].startswith("in-0@5\n")
     assert "6b" in sections["5 bytes"] and "penstock run-book skip-record a 0_0" in sections["6 repair"]
+
+
+def test_the_sizes_of_a_record_that_is_larger_than_what_an_alert_keeps_are_its_own() -> None:
+    payload: dict[str, object] = {
+        name: raw_bytes.to_base64(b"x" * size) for name, size in (("key_base64", 5_000), ("value_base64", 10_106))
+    }
+    event = Event(
+        id="e", application="a", sequence=1, instance="a-1", incarnation=1, kind="TASK_PAUSED", task="0_0", at=AT, payload=payload
+    )
+    shown = alert(**pauses.pause_alert(event).detail)
+    for text, rest in ((alert_text.sections(shown)["5 bytes"], 64), (alert_text.sections(shown, whole=True)["5 bytes"], 256)):
+        assert re.findall(r"\((\d+) bytes\)", text) == ["5000", "10106"]
+        assert re.findall(r"(\d+) more bytes", text) == [str(5_000 - rest), str(10_106 - rest)]
+    assert raw_bytes.decoded(b"x" * 9) == "x" * 9 and "more" not in raw_bytes.hex_dump(b"x" * 9)
 
 
 def test_times_are_readable_and_what_is_none_is_shown_as_it_is() -> None:
