@@ -6,6 +6,7 @@ import dagster as dg
 
 from penstock.orchestration.dagster import instance_life
 from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.jobs import title
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
 from penstock.orchestration.declarations.applications import Application
@@ -60,7 +61,7 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
                 verdict = examine_instance(session, application, name, operations.launcher, at)
             if verdict.start:
                 key = f"{name}/{at.isoformat(timespec='milliseconds')}"  # the database counts the request itself once
-                tags = {"penstock/instance": name}
+                tags = {**title("start", name), "penstock/instance": name}
                 requests.append(dg.RunRequest(job_name=jobs[application.id], partition_key=name, run_key=key, tags=tags))
             elif verdict.runs:
                 running += 1
@@ -95,7 +96,7 @@ def instances_no_longer_declared(context: dg.SensorEvaluationContext, penstock: 
     for application in operations.applications.applications:
         for name in operations.retired(application):  # it is loaded: it had instances before the file was changed
             config = dg.RunConfig(ops={"drain": {"config": {"instance": name, "application": application.id}}})
-            tags = {"penstock/instance": name}
+            tags = {**title("drain", name), "penstock/instance": name}
             requests.append(dg.RunRequest(run_key=f"drain/{name}/{slot}", run_config=config, tags=tags))
     reason = skip_message(operations, [], "every instance that is wanted is declared, or was added by hand")
     return dg.SensorResult(run_requests=requests, skip_reason=None if requests else reason)

@@ -210,6 +210,7 @@ def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Proj
     os.kill(killed.pid, signal.SIGKILL)
     wait_until(lambda: not killed.alive, 10, "its death")
     (request,) = tick(project, instances_that_should_run, dagster).run_requests or []
+    assert request.tags["start"] == first, "the list of runs says which instance it is"
     assert request.partition_key == first
     assert tick(project, instances_that_should_run, dagster).run_requests == [], "one death, one start"
     assert run(project, request, project.start_job, dagster).success

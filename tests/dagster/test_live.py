@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 from sqlalchemy import select
 
 from penstock.orchestration.alerts import pauses
@@ -18,7 +18,7 @@ from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Alert, AlertState, RunBookRun, RunBookState
 from penstock.orchestration.dead_letters.topic import dead_letter_topic
 from penstock.orchestration.run_books import SkipRecord
-from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see
+from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see, tables_fit
 from tests.dagster.live import LiveDagster
 from tests.dagster.telling import Project
 from tests.support import wait_until
@@ -113,12 +113,6 @@ def _kill_within_the_run_book(project: Project, dagster: LiveDagster) -> None:
     dagster.start()
 
 
-def _widest(page: Page) -> float:
-    """Return the right edge of the widest table, in pixels."""
-    edge = "Math.max(...Array.from(document.querySelectorAll('table'), table => table.getBoundingClientRect().right))"
-    return float(page.evaluate(edge))
-
-
 def _repair(url: str, application_id: str, name: str, place: str) -> None:
     """Repair in a real browser: find the alert on the asset's page, start the run-book by clicks, wait for the check to turn green. Keep
     screenshots."""
@@ -129,8 +123,10 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
     with opened(executable) as page:
         see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", "resident_bytes", "PAUSED")
         picture(page, "dagster-instances")
+        tables_fit(page)
         see(page, f"{url}/assets/{application_id}/status", "1 now", f"0_1 at {place}, since", "never started", "records_in_per_s")
         picture(page, "dagster-status")
+        tables_fit(page)
         page.get_by_role("button", name="Plots").first.click()
         expect(page.get_by_text("resident_bytes").first).to_be_visible(timeout=60_000)
         picture(page, "dagster-status-plots")
@@ -148,7 +144,7 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
         ):
             expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
         picture(page, "dagster-alert")
-        assert _widest(page) <= 1440, "nothing is beyond the right edge of the window"
+        tables_fit(page)
         page.locator("tr", has_text="6.1 decisions").last.get_by_text("[Show Markdown]").click()
         picture(page, "dagster-alert-decisions", whole=False)
         page.locator("a[href*='/guess/skip_record/playground/setup']", has_text="repair").click()

@@ -16,7 +16,7 @@ from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.instances.operations import Operations
-from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see
+from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see, tables_fit
 from tests.dagster.live import LiveDagster
 from tests.dagster.telling import STREAMS_TOML, Project
 from tests.support import Kafka, unique, wait_until
@@ -26,7 +26,7 @@ from tests.support.instances import members
 @pytest.fixture
 def project(tmp_path: Path, own_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """Yield a project of two instances, where operators decide about bad records."""
-    application, path, home = unique("app"), tmp_path / "streams.toml", tmp_path / "home"
+    application, path, home = unique("order-enrichment-for-settlement-europe"), tmp_path / "streams.toml", tmp_path / "home"
     text = STREAMS_TOML.format(application=application, bootstrap_servers=own_broker.bootstrap_servers)
     path.write_text(text.partition(f"[applications.{application}.paused]")[0])
     monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
@@ -74,6 +74,7 @@ def test_pages_show_what_is_so_now_and_say_what_cannot_be_known(project: Project
             picture(page, "screen-drained")
             _shows_instance(page, asset, paused_on, "RUNNING", "PAUSED at")
             see(page, status, f"1 task is paused: {place}", "stopped", "2 active, 1 paused")
+            tables_fit(page)
 
             broker_status = own_broker.status()
             assert broker_status is not None
@@ -88,14 +89,17 @@ def test_pages_show_what_is_so_now_and_say_what_cannot_be_known(project: Project
             _shows_instance(page, asset, paused_on, "unknown")
             _shows_instance(page, asset, drained, "stopped")
             see(page, f"{asset}?view=checks", "cannot be known: no broker answers")
+            tables_fit(page)
 
             own_broker.start()
 
             def paused_again() -> bool:
                 """Look as the schedule does, again and again: after an outage that was longer than the session, the instance joins as a new
-                member, and until then the record of the former one says PAUSED."""
+                member, and until then the record of the former one says PAUSED, and the instance is silent."""
                 dagster.launch("instance_checks")
-                return dagster.observations(application.id, "status")[0].startswith(f"1 task is paused: {place}")
+                said = [each for each in dagster.observations(application.id, "instances") if each.startswith(paused_on)]
+                sentence = dagster.observations(application.id, "status")[0]
+                return said[0] == f"{paused_on}: RUNNING" and sentence.startswith(f"1 task is paused: {place}")
 
             wait_until(paused_again, 120, "the paused task again")
             see(page, status, f"1 task is paused: {place}")
@@ -110,3 +114,4 @@ def _shows_instance(page: Page, asset: str, name: str, state: str, *texts: str) 
     see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", *texts)
     row = page.locator("tr", has=page.get_by_text("state", exact=True)).first
     expect(row).to_contain_text(state, timeout=150_000)  # it is observed once a minute
+    tables_fit(page)
