@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, reports, restore, run, tables, wide
+from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, quotas, reports, restore, run, tables, wide
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -14,6 +14,7 @@ app.command("history")(history.main)
 app.command("assign")(assign.main)
 app.command("board")(board.main)
 app.command("calls")(calls.main)
+app.command("quotas")(quotas.main)
 app.command("reports")(reports.main)
 app.command("tables")(tables.main)
 app.command("wide")(wide.main)

@@ -222,6 +222,7 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
         "lag": sum(report.lag or 0 for report in active),
         "in_per_s": _rounded(flows.read),
         "out_per_s": _rounded(flows.written),
+        "throttled_ms": max((worker.throttled_ms for worker in workers), default=0),
         "memory": dict(sum((Counter(worker.memory) for worker in workers), Counter[str]())),
         "log": None if member is None else member.log_path,
     }
@@ -246,7 +247,16 @@ def _status_problems(rows: Sequence[Row]) -> list[Wrapped]:
     """Return a line for each thing that is wrong."""
     resets = dict.fromkeys(str(row["unfinished_reset"]) for row in rows if row["unfinished_reset"])
     missing = (_missing_line(row) for row in rows if _is_missing(row))
-    return [*(Wrapped(text, "red") for text in resets), *missing, *_idle_lines(rows), *_pause_lines(rows), *_unread_lines(rows)]
+    stopped = [*(Wrapped(text, "red") for text in resets), *missing, *_idle_lines(rows), *_pause_lines(rows)]
+    return [*stopped, *_throttled_lines(rows), *_unread_lines(rows)]
+
+
+def _throttled_lines(rows: Sequence[Row]) -> Iterator[Wrapped]:
+    for row in rows:
+        delay_ms = row["throttled_ms"]
+        if isinstance(delay_ms, int) and delay_ms:
+            said = f"a quota of its clients is used up, and brokers delay each request by up to {delay_ms / 1000:.1f} s"
+            yield Wrapped(f"instance {row['instance']} is throttled: {said}", "yellow")
 
 
 def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType]:

@@ -91,6 +91,8 @@ class Instance(Base):
     """Resident memory of its processes in bytes, by number of the worker."""
     written: Mapped[dict[str, object] | None]
     """Number of records that each of its workers has written to output and repartition topics since it started, by number of the worker."""
+    throttled: Mapped[dict[str, object] | None]
+    """Longest delay in ms that a quota has imposed on a request in the minute before the last report, by number of the worker."""
     heartbeat_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     start_requested_at: Mapped[datetime | None]

@@ -161,6 +161,7 @@ def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
         row.pid, row.started_at = member.pid, at
     row.resident = _of_workers(row.resident, member, member.memory.get(RESIDENT, 0))
     row.written = _of_workers(row.written, member, member.written)
+    row.throttled = _of_workers(row.throttled, member, member.throttled_ms)
     alone = member.workers == 1  # with several workers, the instance's state combines theirs, and its events report it
     if row.state_at is None or (alone and row.state_at <= at):
         row.state, row.state_at = member.state.value, at

@@ -44,6 +44,7 @@ from penstock.runtime.coordination.topic_life import TopicLife
 from penstock.runtime.coordination.topics import TopicLayout, heartbeats_topic
 from penstock.runtime.coordination.versions import Versions, topology_record, with_first_partitions
 from penstock.runtime.kafka.heartbeats import Heartbeats
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import Clock
@@ -116,10 +117,12 @@ class Coordination:
         clock: Clock,
         acceptance: Acceptance,
         memory: Callable[[], dict[str, int]],
+        throttling: Throttling,
     ) -> None:
         """Makes no request before the first `poll`. `acceptance`: how the topology fits the state. `memory`: memory of this process by
-        part, for the records of this worker."""
+        part, for the records of this worker. `throttling`: the delays of its clients."""
         self._memory = memory
+        self._throttling = throttling
         self.global_stores: Mapping[str, GlobalStoreReport] = {}
         """This worker's copies of the global stores, for its next record."""
         self.written = 0
@@ -136,7 +139,7 @@ class Coordination:
         self._racks = RackWatch(config, topology, layout, topics, watcher)
         self._life = TopicLife(config, topics, clock, watcher)
         silence_ms, own_topic = config.integer("failure.detection.ms"), heartbeats_topic(config.application_id)
-        self._heartbeats = Heartbeats(config.admin_properties(), own_topic, silence_ms, clock)
+        self._heartbeats = Heartbeats(config.admin_properties(), own_topic, silence_ms, clock, throttling)
         self._failures = FailureDetection(config, clock)
         self.membership = membership(config)
         """Membership in the group of the workers. It lives as long as this object, because transports keep its guard."""
@@ -261,6 +264,7 @@ class Coordination:
             "memory": self._memory(),
             "global_stores": dict(self.global_stores),
             "written": self.written,
+            "throttled_ms": self._throttling.recent_ms(),
         }
         self._member = msgspec.structs.replace(self._member, **{**now, **changes})
         self._written_ms = self._clock.monotonic_ms()

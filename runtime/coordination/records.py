@@ -130,7 +130,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     configuration (`runtime/instance/build.py`). Members before 1.1 name none of the three. `memory`: bytes of its process by part
     (`ProcessMemory.split`). `global_stores`: its copies of the global stores, by name. `written`: number of records that it has written
     to output and repartition topics since its process started, as of its last commit; None
-    from members that do not say so. `heartbeats`: key of its heartbeats (`heartbeat_process.py`); empty while it sends none."""
+    from members that do not say so. `throttled_ms`: longest delay of a request of its clients by a quota in the last
+    minute. `heartbeats`: key of its heartbeats (`heartbeat_process.py`); empty while it sends none."""
 
     instance: str
     incarnation: int
@@ -161,6 +162,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     global_stores: dict[str, GlobalStoreReport] = {}
     written: int | None = None
     heartbeats: str = ""
+    throttled_ms: int = 0
 
     @property
     def identity(self) -> str:

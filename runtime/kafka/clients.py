@@ -48,13 +48,13 @@ def _consumer(properties: Mapping[str, object]) -> Consumer:
     return followed(FollowedConsumer(now, logger=KAFKA_LOGGER), now)
 
 
-def input_consumer(config: StreamsConfig) -> Consumer:
-    """Return the consumer of a worker's input partitions, with the application's group, which it never joins.
+def input_consumer(config: StreamsConfig, more: ClientProperties = MappingProxyType({})) -> Consumer:
+    """Return the consumer of a worker's input partitions, with the application's group, which it never joins. `more`: further properties.
 
     Offsets that are out of range are errors (`auto.offset.reset=error`): the engine applies the reset policy itself and reports it.
     """
     fixed = {**_NO_COMMITS, "enable.partition.eof": True, "auto.offset.reset": "error", "group.id": config.application_id}
-    return _consumer({**config.consumer_properties("main"), **fixed})
+    return _consumer({**config.consumer_properties("main"), **more, **fixed})
 
 
 def log_consumer(properties: ClientProperties, name: str) -> Consumer:

@@ -34,9 +34,8 @@ CLOSE = b"."
 THROTTLED = b"throttled:"
 _QUOTA_SECONDS = 15.0
 """A little longer than the time over which brokers measure quotas by default."""
-_SLOW_MS = 100
-"""Least delay by a quota that is reported, again after `_REPORT_SECONDS`."""
-_REPORT_SECONDS = 60.0
+_REPORT_SECONDS = 1.0
+"""Least time between two reports of delays."""
 _EXPECTED = (KafkaError._MSG_TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PURGE_QUEUE)
 """Errors while no broker answers: the worker's own clients report that."""
 
@@ -107,7 +106,7 @@ class _Sender:
         self._delay_ms = max(delay_ms, self._delay_ms)
         now = time.monotonic()
         self._delayed_until = now + _QUOTA_SECONDS
-        if delay_ms >= _SLOW_MS and now >= self._report_from:
+        if delay_ms and now >= self._report_from:
             self._report_from = now + _REPORT_SECONDS
             print(THROTTLED.decode() + str(delay_ms), flush=True)
 

@@ -17,6 +17,7 @@ from penstock.runtime.kafka import heartbeat_process
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.heartbeat_process import CLOSE, THROTTLED, Orders
 from penstock.runtime.kafka.logins import current, followed
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.model import child_process
 from penstock.runtime.model.clock import Clock
 
@@ -32,12 +33,16 @@ _END_SECONDS = 2.0
 class Heartbeats:
     """Starts the process, and starts it again if it ends. Used by the worker's thread only."""
 
-    def __init__(self, properties: Mapping[str, str | int | float | bool], topic: str, silence_ms: int, clock: Clock) -> None:
-        """Starts nothing. `silence_ms`: the silence after which others may take this worker for dead; 0: no heartbeats."""
+    def __init__(
+        self, properties: Mapping[str, str | int | float | bool], topic: str, silence_ms: int, clock: Clock, throttling: Throttling
+    ) -> None:
+        """Starts nothing. `silence_ms`: the silence after which others may take this worker for dead; 0: no heartbeats. `throttling` gets
+        the delays that a quota imposes on them."""
         self._properties = properties
         self._topic = topic
         self._silence_ms = silence_ms
         self._clock = clock
+        self._throttling = throttling
         self._process: subprocess.Popen[bytes] | None = None
         self._not_before_ms = 0
         self.id = ""
@@ -91,11 +96,7 @@ class Heartbeats:
             return
         for code in codes.split():
             if code.startswith(THROTTLED):
-                logger.warning(
-                    "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. "
-                    "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas",
-                    int(code.removeprefix(THROTTLED)) / 1000,
-                )
+                self._throttling.add(int(code.removeprefix(THROTTLED)))
                 continue
             logger.warning(
                 "heartbeats cannot be written, so the end of this process is noticed after session.timeout.ms: %s",

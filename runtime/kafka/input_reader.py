@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.kafka.clients import input_consumer, offsets_consumer
+from penstock.runtime.kafka.clients import ClientProperties, input_consumer, offsets_consumer
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, unanswered, with_remedy
 from penstock.runtime.kafka.transactions import GroupMetadata
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -47,12 +48,12 @@ _NOTHING = Polled([], [], [])
 class Reader:
     """A manually assigned consumer. Used by the worker's thread."""
 
-    def __init__(self, config: StreamsConfig) -> None:
-        """Makes no request."""
+    def __init__(self, config: StreamsConfig, more: ClientProperties = MappingProxyType({})) -> None:
+        """Makes no request. `more`: further properties of its consumer."""
         self._config = config
         self._refused: Consumer | None = None
         """Consumer that hears why offsets cannot be read, since they could not."""
-        self._consumer = input_consumer(config)
+        self._consumer = input_consumer(config, more)
         self._consume = self._consumer.consume
         self._assigned: dict[TopicPartition, None] = {}
         self._held: set[TopicPartition] = set()

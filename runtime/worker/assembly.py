@@ -26,11 +26,13 @@ from penstock.runtime.coordination.resets import drop_state_of_before
 from penstock.runtime.coordination.topics import TopicLayout, prepare_topics
 from penstock.runtime.kafka.first_contact import FirstContact
 from penstock.runtime.kafka.input_reader import Reader
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.events import events_topic
 from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.metrics import THREAD
 from penstock.runtime.seeds.first_state import FirstState
 from penstock.runtime.seeds.journal import refuse_unfinished
 from penstock.runtime.stores.budget import StoreMemory, show_memory
@@ -216,7 +218,9 @@ def _assemble(
 ) -> Assembly:
     config, clock, directory, metrics, events = spec.config, spec.clock, spec.directory, spec.metrics, spec.events
     FirstContact(config, loop.give_up).wait()
-    reader = resources.opened(Reader(config))
+    throttling = Throttling(clock)
+    metrics.gauge_of("throttle-time-max", THREAD, throttling.recent_ms)
+    reader = resources.opened(Reader(config, throttling.properties))
 
     # Check the topology against the state, and create topics, before anything is opened.
     topics = TopicAdmin(config, loop.start_given_up)
@@ -265,7 +269,7 @@ def _assemble(
     )
     restorer = resources.opened(
         Restorer(
-            config.consumer_properties("restore"),
+            {**config.consumer_properties("restore"), **throttling.properties},
             clock,
             metrics,
             events,
@@ -292,7 +296,7 @@ def _assemble(
 
     # Tasks: none yet.
     coordination = resources.opened(
-        Coordination(config, topology, layout, directory, topics, watcher, clock, acceptance, process_memory.split)
+        Coordination(config, topology, layout, directory, topics, watcher, clock, acceptance, process_memory.split, throttling)
     )
     snapshots = config["snapshot.uri"]
     first_state = resources.opened(FirstState(str(snapshots) if snapshots else None, task_factory.changelogs, topics.start_offsets, clock))
@@ -310,7 +314,7 @@ def _assemble(
     group, guard = reader.group(), coordination.membership.guard
 
     def transport(transactional_id: str) -> Transport:
-        properties = config.producer_properties()
+        properties = {**config.producer_properties(), **throttling.properties}
         transactions = TransactionalProducer(properties, transactional_id, group, loop.give_up, layout.guard.topic)
         if config.exactly_once:
             return ExactlyOnce(transactions, guard, layout.guard, incidents)

@@ -19,6 +19,7 @@ from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import Incidents
 from penstock.runtime.worker.followers import Followers
 from penstock.runtime.worker.incarnations import Incarnations
+from penstock.runtime.worker.pace import SPAN_MS, Pace
 from penstock.runtime.worker.spec import WorkerSpec
 from penstock.runtime.worker.task_manager import TaskManager
 
@@ -60,6 +61,8 @@ class Committer:
         self._uncommitted_max = math.inf if uncommitted_max < 0 else spec.identity.share(uncommitted_max)
         metrics.gauge("uncommitted-bytes-limit", STATE).set(-1 if uncommitted_max < 0 else self._uncommitted_max)
         self._checkpoints = CheckpointInterval(config.integer("statestore.checkpoint.interval.ms"), clock.monotonic_ms())
+        timeout_ms = int(str(config.producer_properties()["transaction.timeout.ms"])) if config.exactly_once else math.inf
+        self.pace = Pace(timeout_ms, clock)
         self._latency = metrics.latency("commit-latency", THREAD)
         self._count = metrics.counter("commit-total", THREAD)
         self._moved = 0
@@ -94,6 +97,7 @@ class Committer:
         for task in pausing:
             tasks.pause(task)
         self.committed_at_ms = self._clock.monotonic_ms()
+        self.pace.committed(self.committed_at_ms - started)
         self._search.committed([partition for task in tasks.in_state(TaskState.RUNNING) for partition in task.inputs])
         if done:
             self._moved += incarnation.commit.moved
@@ -112,12 +116,17 @@ class Committer:
             or (waited >= EVENTS_WAIT_MS and self._events)
             or tasks.uncommitted_bytes > self._uncommitted_max
             or tasks.commit_requested
+            or (self.pace.room <= 0 and waited >= SPAN_MS)
             or tasks.pausing()
             or search.limit is not None
             or search.holds_punctuators_alone
         ):
             self.commit()
             self._checkpoint_if_due(now_ms)
+
+    def failed(self) -> None:
+        """Note that what was processed since the last commit will be processed again."""
+        self.pace.failed(self._clock.monotonic_ms() - self.committed_at_ms - self._interval_ms)
 
     def punctuate(self, now_ms: int) -> None:
         """Run the punctuators that are due. They have commits of their own while a refused output may come from a punctuator, or from the

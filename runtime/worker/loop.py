@@ -40,6 +40,7 @@ from penstock.runtime.model.user_errors import described
 from penstock.runtime.tasks.incidents import MOST_TEXT, Incidents
 from penstock.runtime.worker.assembly import Assembly, LoopCalls, assemble
 from penstock.runtime.worker.garbage_collection import relaxed_collector
+from penstock.runtime.worker.pace import Pace
 from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Stop, dispatch
 from penstock.runtime.worker.spec import WorkerSpec
@@ -358,6 +359,7 @@ class Worker:
         """
         assembly, now_ms = self._assembled, self._clock.monotonic_ms()
         recovery = assembly.recovery
+        assembly.committer.failed()
         if self._steps != assembly.committer.steps or now_ms - self._failed_at_ms > FAILURE_MEMORY_MS:
             self._failures = 0
         self._steps = assembly.committer.steps
@@ -389,7 +391,7 @@ class Worker:
             assembly.listen(now_ms)
             self._listen_at_ms = now_ms + (MOVING_TURN_MS if assembly.coordination.moving else LISTEN_EVERY_MS)
         longest = MOVING_TURN_MS / 1000 if assembly.coordination.moving else LONGEST_WAIT_SECONDS
-        idle = not tasks.buffered or tasks.halted
+        idle = not tasks.buffered or tasks.halted or committer.pace.room <= 0
         building = assembly.builds_global_tables
         restoring = bool(assembly.restorer.restoring) or assembly.followers.behind
         pause = 0.0 if not idle else FOLLOW_SECONDS if reader.assigned or (building and restoring) else longest
@@ -401,17 +403,21 @@ class Worker:
             tasks.balance(self._most_buffered)
         elif not busy:
             self._wait(longest)
-        self._process(tasks)
+        self._process(tasks, committer.pace)
         assembly.incarnations.current.transport.poll()
         committer.punctuate(clock.wall_ms())
         committer.commit_if_due(clock.monotonic_ms())
         assembly.jobs.run(clock.monotonic_ms())
         self._publish(assembly.publisher.current_state())
 
-    def _process(self, tasks: TaskManager) -> None:
-        """Process one run of records per task, of a size that takes about `TURN_MS`."""
+    def _process(self, tasks: TaskManager, pace: Pace) -> None:
+        """Process one run of records per task, of a size that takes about `TURN_MS`, and together about as many as fit the transaction."""
         before = self._clock.monotonic_ms()
-        done = tasks.process(self._limit, before)
+        if pace.room <= 0:
+            return
+        most = max(1, min(self._limit, int(min(pace.room, MOST)) // max(1, len(tasks))))
+        done = tasks.process(most, before)
+        pace.processed(done)
         took = self._clock.monotonic_ms() - before
         if took > TURN_MS:
             self._limit = max(FEWEST, self._limit * TURN_MS // took)

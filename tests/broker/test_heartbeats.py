@@ -18,6 +18,7 @@ from penstock.runtime.coordination.records import Member
 from penstock.runtime.coordination.topics import HEARTBEATS_CONFIG, heartbeats_topic
 from penstock.runtime.kafka import heartbeat_process
 from penstock.runtime.kafka.heartbeats import Heartbeats
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.model.clock import SystemClock
 from tests.support import Kafka, wait_until
 from tests.support.fleets import Fleet, fleet
@@ -179,7 +180,7 @@ def heartbeats(broker: Kafka, application_id: str) -> Iterator[Callable[[str], H
     made: list[Heartbeats] = []
 
     def start(topic: str) -> Heartbeats:
-        made.append(Heartbeats({"bootstrap.servers": broker.bootstrap_servers}, topic, 600, SystemClock()))
+        made.append(Heartbeats({"bootstrap.servers": broker.bootstrap_servers}, topic, 600, SystemClock(), Throttling(SystemClock())))
         return made[-1]
 
     yield start
@@ -206,7 +207,7 @@ def test_what_a_process_of_its_own_forked_holds_does_not_hide_its_end(broker: Ka
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        sent = Heartbeats({"bootstrap.servers": broker.bootstrap_servers}, topic, 600, SystemClock())
+        sent = Heartbeats({"bootstrap.servers": broker.bootstrap_servers}, topic, 600, SystemClock(), Throttling(SystemClock()))
         sent.keep()
         if (heir := os.fork()) == 0:
             signal.pause()

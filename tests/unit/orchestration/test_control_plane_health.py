@@ -151,6 +151,20 @@ def test_lag_is_counted_from_the_committed_offsets_without_paused_tasks() -> Non
     assert result.texts == ["a: 60 records wait (limit 50)"]
 
 
+def test_a_lag_whose_cause_may_be_a_quota_says_so_and_a_delay_alone_fails_nothing() -> None:
+    slow, silent = instance("a-1"), instance("a-2", silent_s=300)
+    slow.throttled, silent.throttled = {"1": 0, "2": 2_300}, {"1": 9_000}
+    text = (
+        "a-1 is throttled: a quota of its clients is used up, and brokers delay each request by up to 2.3 s "
+        "(`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas)"
+    )
+    result = checks.lag(known(task(lag=60), instances=(slow, silent)))
+    assert (result.texts, result.severity) == (["a: 60 records wait (limit 50)", text], Severity.WARN)
+    result = checks.lag(known(task(lag=6), instances=(slow, silent)))
+    assert (result.passed, result.summary, result.numbers["throttled_ms"]) == (True, text, 2_300)
+    assert checks.lag(known(task(lag=60))).texts == ["a: 60 records wait (limit 50)"]
+
+
 def test_the_lag_of_an_application_without_instances_is_counted() -> None:
     broker = BrokerFacts(committed={TopicPartition("in", 0): 10}, ends={TopicPartition("in", 0): 610})
     assert checks.lag(known(broker=broker)).severity is Severity.ERROR

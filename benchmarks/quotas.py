@@ -1,0 +1,116 @@
+"""`python -m benchmarks quotas`: rate of a count whose clients have a quota, beside what the quota allows.
+
+Brokers count the bytes of requests and answers, nearly all of which are batches of records. So the growth of what the application writes
+(its output and its changelog, as files of the broker), or the part of its input's files that is committed, is held against the quota, over
+the same seconds. These begin when the quota's first window is over: brokers let clients exceed it by so much at first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich import box
+from rich.table import Table
+
+from benchmarks.gap_programs import counting
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.embedded.kafka import BrokerError, EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.tools import command
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.states import State
+
+WINDOW_SECONDS = 12
+"""Slightly more than the time over which brokers measure by default."""
+READY_MS = 60_000
+RECORDS, KEYS, VALUE_BYTES = 1_500_000, 1_000, 100
+QUOTAS = {"producer_byte_rate": (400_000, 50_000), "consumer_byte_rate": (400_000, 50_000)}
+
+
+def main(seconds: Annotated[int, typer.Option(min=5, help="Seconds of each measurement.")] = 30) -> None:
+    """Measure the rate of a count, exactly once, whose clients have a quota, and hold it against the quota."""
+    console = stdout_console()
+    table = Table(title="A count, exactly once, whose clients have a quota", box=box.SIMPLE)
+    for heading in ("quota", "bytes/s allowed", "bytes/s measured", "ratio", "records/s", "longest delay, s"):
+        table.add_column(heading, justify="left" if heading == "quota" else "right")
+    try:
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+            broker = EmbeddedBroker(Path(folder), free_port())
+            with console.status("starting Kafka"):
+                broker.start()
+            try:
+                for kind, rates in QUOTAS.items():
+                    for rate in rates:
+                        with console.status(f"{kind} = {rate}"):
+                            measured, records, delay_s = _measure(broker, Path(folder), kind, rate, seconds)
+                        figures = (f"{rate:,}", f"{measured:,.0f}", f"{measured / rate:.2f}", f"{records:,.0f}", f"{delay_s:.1f}")
+                        table.add_row(kind.partition("_")[0], *figures)
+            finally:
+                broker.stop()
+    except (BrokerError, StreamsError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(1) from error
+    console.print(table)
+
+
+def _measure(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds: int) -> tuple[float, float, float]:
+    """Return bytes and records per second, and the longest delay of a request in seconds."""
+    servers, app = broker.bootstrap_servers, f"bench-quotas-{uuid.uuid4().hex[:8]}"
+    source, output = f"{app}-in", f"{app}-out"
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})  # the client must outlive its requests
+    for created in admin.create_topics([NewTopic(source, 1, 1), NewTopic(output, 1, 1)]).values():
+        created.result(30)
+    _produce(servers, source)
+    where = ("--bootstrap-server", servers, "--entity-type", "clients", "--entity-name", app)
+    subprocess.run(
+        command("kafka-configs", [*where, "--alter", "--add-config", f"{kind}={rate}"]), check=True, capture_output=True, timeout=60
+    )
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
+        config = {
+            "application.id": app,
+            "client.id": app,
+            "bootstrap.servers": servers,
+            "state.dir": state,
+            "processing.guarantee": "exactly_once_v2",
+            "auto.offset.reset": "earliest",
+        }
+        with KafkaStreams(counting(source, output).build(), config) as streams:
+            streams.start()
+            if not streams.wait_for(State.RUNNING, READY_MS):
+                raise StreamsError(f"the engine is {streams.state.value}: {streams.failure}")
+            time.sleep(WINDOW_SECONDS)
+            began, records, sent = time.monotonic(), _committed(streams), _size(folder, output, f"{app}-counts-changelog")
+            time.sleep(seconds)
+            took = time.monotonic() - began
+            read, written = _committed(streams) - records, _size(folder, output, f"{app}-counts-changelog") - sent
+            if _committed(streams) >= RECORDS:
+                raise StreamsError(f"all of the input is processed before the end: {kind} = {rate} is no limit here")
+            delay_ms = max(value for key, value in streams.metrics().items() if key.name == "throttle-time-max")
+    part = read / RECORDS * _size(folder, source)
+    return (written if kind.startswith("producer") else part) / took, read / took, delay_ms / 1000
+
+
+def _size(folder: Path, *topics: str) -> int:
+    return sum(file.stat().st_size for topic in topics for file in folder.glob(f"log/{topic}-[0-9]*/*.log"))
+
+
+def _committed(streams: KafkaStreams) -> int:
+    tasks = [task for thread in streams.metadata_for_local_threads() for task in thread.active_tasks]
+    return sum(offset for task in tasks for offset in task.committed_offsets.values())
+
+
+def _produce(servers: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 2 * RECORDS})
+    for number in range(RECORDS):
+        producer.produce(topic, bytes(VALUE_BYTES), b"u%08d" % (number % KEYS))
+    producer.flush()

@@ -1,0 +1,84 @@
+"""The number of input records that a worker processes per span of time, while brokers take its outputs slowly.
+
+A transaction must end within `transaction.timeout.ms`, or the brokers abort it. What a worker processes within a commit interval may be
+more than they take in that time. When a producer quota is used up, for example, a broker reads nothing from the worker's connections until
+the average of the last seconds is within the quota (KIP-13), not even the commit. Each attempt would process as much again, and fail again.
+So a commit that takes long limits the records of the next ones, and quick ones raise the limit again until there is none. (Kafka Streams
+has no limit, and repeats such a transaction.)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from penstock.runtime.model.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+SPAN_MS = 100
+"""Time for which the limit is. A transaction whose records are used up is committed after it, if the commit interval is longer."""
+_LONG, _SHORT, _CHANGE = 1 / 4, 1 / 16, 1 / 2
+"""Parts of the transaction timeout: a commit that takes longer than the first lowers the limit; while commits take longer than the second,
+it is not raised; the least time between two changes."""
+_NO_LIMIT = 20_000
+"""More records than a worker processes in the span."""
+
+
+class Pace:
+    """Used by the worker's thread only."""
+
+    def __init__(self, timeout_ms: float, clock: Clock) -> None:
+        """`timeout_ms`: `transaction.timeout.ms`; infinite without transactions."""
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._limit: float = math.inf
+        self._records = 0
+        self._changed_ms = 0
+
+    @property
+    def room(self) -> float:
+        """Number of records that may be processed before the next commit."""
+        return max(0, self._limit - self._records)
+
+    def processed(self, records: int) -> None:
+        self._records += records
+
+    def committed(self, took_ms: float) -> None:
+        """Note a commit, and how long it took."""
+        records, self._records = self._records, 0
+        if took_ms > self._timeout_ms * _LONG:
+            self._lower(records, took_ms)
+        elif self._limit == math.inf:
+            return
+        elif took_ms > self._timeout_ms * _SHORT:
+            self._changed_ms = self._clock.monotonic_ms()
+        elif records >= self._limit and self._may_change():
+            self._limit *= 2
+            self._changed_ms = self._clock.monotonic_ms()
+            if self._limit > _NO_LIMIT:
+                self._limit = math.inf
+                logger.info("brokers take the outputs in time again")
+
+    def failed(self, late_ms: float) -> None:
+        """Note that the open transaction is aborted, `late_ms` after its commit was due."""
+        records, self._records = self._records, 0
+        if late_ms > self._timeout_ms * _LONG:
+            self._lower(records // 2, late_ms)
+
+    def _lower(self, records: int, late_ms: float) -> None:
+        if not records:
+            return
+        if self._limit == math.inf:
+            self._limit = max(1, int(records * SPAN_MS / late_ms))
+            logger.warning(
+                "a commit was late by %.1f s (transaction.timeout.ms is %.1f s): while brokers take outputs so slowly, less is processed, "
+                "first %d records per %d ms. Perhaps a quota is used up: `penstock doctor` tells",
+                *(late_ms / 1000, self._timeout_ms / 1000, self._limit, SPAN_MS),
+            )
+        elif self._may_change():
+            self._limit = max(1, self._limit // 2)
+        self._changed_ms = self._clock.monotonic_ms()
+
+    def _may_change(self) -> bool:
+        return self._clock.monotonic_ms() - self._changed_ms >= self._timeout_ms * _CHANGE

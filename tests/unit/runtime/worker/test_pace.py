@@ -1,0 +1,97 @@
+"""Size of transactions while brokers take outputs slowly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.runtime.testing import ManualClock
+from penstock.runtime.worker.pace import SPAN_MS, Pace
+
+TIMEOUT_MS = 10_000
+WINDOW_S = 11
+"""Time over which brokers measure quotas by default."""
+
+
+@dataclass
+class Work:
+    """A worker that could process `most` records between two commits, and brokers with a quota, in records per second. What they took
+    beyond `WINDOW_S` times the quota delays the next commits, which fail after `TIMEOUT_MS`."""
+
+    pace: Pace
+    clock: ManualClock
+    quota: float
+    most: int = 20_000
+    debt: float = 0.0
+    committed: list[int] = field(default_factory=list)
+    failed: int = 0
+
+    def run(self, seconds: int) -> None:
+        until = self.clock.monotonic_ms() + seconds * 1000
+        while self.clock.monotonic_ms() < until:
+            records = int(min(self.most, self.pace.room))
+            self.pace.processed(records)
+            self.debt += records
+            self._pass(SPAN_MS)
+            delay_ms = int(max(0.0, self.debt / self.quota - WINDOW_S) * 1000)
+            self._pass(min(delay_ms, TIMEOUT_MS))
+            if delay_ms < TIMEOUT_MS:
+                self.committed.append(records)
+                self.pace.committed(delay_ms)
+            else:
+                self.failed += 1
+                self.pace.failed(TIMEOUT_MS)
+
+    def _pass(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.debt = max(0.0, self.debt - self.quota * milliseconds / 1000)
+
+
+def work(quota: float) -> Work:
+    clock = ManualClock()
+    return Work(Pace(TIMEOUT_MS, clock), clock, quota)
+
+
+def test_without_slow_commits_there_is_no_limit() -> None:
+    quick = work(1e9)
+    quick.run(10)
+    assert quick.committed == [20_000] * 100 and quick.pace.room == math.inf
+
+
+@pytest.mark.parametrize("quota", [5, 100, 3_000, 50_000])
+def test_what_is_processed_comes_near_to_what_brokers_take(quota: int) -> None:
+    slow = work(quota)
+    slow.run(120 + slow.most // quota)  # what it sent before it knew delays it for long
+    failed = slow.failed
+    slow.committed.clear()
+    slow.run(600)
+    assert slow.failed == failed, "no transaction fails once the rate is found"
+    assert 0.5 * quota <= sum(slow.committed) / 600 <= 1.1 * quota
+
+
+def test_the_limit_ends_when_brokers_are_quick_again() -> None:
+    slow = work(100)
+    slow.run(60)
+    assert slow.pace.room < 100
+    slow.quota, slow.debt = 1e9, 0
+    slow.run(120)
+    assert slow.committed[-1] == 20_000 and slow.pace.room == math.inf
+
+
+def test_a_limit_is_not_raised_while_there_is_little_to_process() -> None:
+    slow = work(100)
+    slow.run(60)
+    limit, slow.most = slow.pace.room, 1
+    slow.run(60)
+    assert slow.pace.room <= limit
+
+
+def test_without_transactions_nothing_is_late() -> None:
+    pace = Pace(math.inf, ManualClock())
+    pace.processed(10)
+    pace.committed(1e9)
+    pace.processed(10)
+    pace.failed(1e9)
+    assert pace.room == math.inf
