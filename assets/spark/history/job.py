@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.assets.spark.history.beginning import Parts, fetched_start
 from penstock.assets.spark.history.errors import HistoryError, spark_errors
-from penstock.assets.spark.history.inputs import Input
+from penstock.assets.spark.history.inputs import Input, never_null
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology
 from penstock.assets.spark.history.records import (
     BEGIN,
@@ -128,7 +128,7 @@ def run_stage(spark: SparkSession, job: StageJob, inputs: Mapping[str, Input], e
             rows = rows.unionByName(_of_input(inputs[topic], place))
     numbers = F.array(*[F.lit(slot) for slot in slots(stage.spark_tasks)])
     task = F.lit(0) if stage.circle else F.col("partition")
-    rows = rows.withColumn("slot", F.element_at(numbers, task + 1)).select(*ROWS.names)
+    rows = rows.withColumns({"slot": F.element_at(numbers, task + 1), "headers": never_null(F.col("headers"))}).select(*ROWS.names)
     timed = any(topic in inputs and not inputs[topic].ordered for topic in stage.topics)
     order = ["partition", "place", *ORDER, *(["key", "value"] if timed else [])]
 

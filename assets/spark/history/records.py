@@ -87,7 +87,7 @@ def raw_columns(topic: str, rows: pa.RecordBatch, partition: int, last: int | No
 
 
 def _headers(column: pa.Array) -> list[Headers | None] | None:
-    if column.null_count == len(column):
+    if not len(column.flatten()):
         return None
     return [[(each["key"], each["value"]) for each in row] if row else None for row in column.to_pylist()]
 
