@@ -6,6 +6,7 @@ threads run beside it). Each count has to be right, otherwise the run fails.
     stream          KafkaStreams from the first record to the last commit; records per second of time and of CPU time
     history         a stage's task on Spark: decoding, processing, stores, the part of the seed; then the whole command, with the
                     reading and sorting by Spark and the seed
+                    (its CPU time is that of the JVM, the Python worker and the driver)
     Spark SQL       SELECT key, count(*) … GROUP BY key from the same topic, written as Parquet
 
 Memory is the most that was seen of the Python worker that runs the tasks, of the JVM, and of this process, the driver's Python.
@@ -19,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -86,6 +87,15 @@ class Memory:
                 self.worker = max(self.worker, used)
 
 
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of all that it has started, ended ones included."""
+    here, total = psutil.Process(), 0.0
+    for process in (here, *here.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended: its parent counts it
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
 @contextmanager
 def _watched() -> Iterator[Memory]:
     memory, over = Memory(), threading.Event()
@@ -137,18 +147,20 @@ def _measured(console: Console, servers: str, count: int, folder: Path, *, with_
         with console.status("history on Spark"), _watched() as memory:
             application = SeedApplication.of(topic, f"{__name__}:counts", config)
             request = HistoryRequest(application, {topic: BackfillInput("kafka")}, "latest", str(folder / "seeds"))
-            began = time.monotonic()
+            began, cpu_began = time.monotonic(), _cpu_seconds()
             result = run_history(spark, request, brokers_of(application, "latest"))
-            whole = time.monotonic() - began
+            whole, cpu = time.monotonic() - began, _cpu_seconds() - cpu_began
         [stage] = result.stages
         if stage.records != count:
             raise MeasurementError(f"the history run has read {stage.records:,} of {count:,} records")
         used = f"{memory.worker:,.0f}", f"{memory.jvm:,.0f}", f"{memory.driver:,.0f}"
         table.add_row("history: the tasks", "", "", f"{count / stage.cpu_seconds:,.0f}", "", "", "")
-        table.add_row("history: everything", f"{whole:.1f}", f"{count / whole:,.0f}", "", *used)
+        table.add_row("history: everything", f"{whole:.1f}", f"{count / whole:,.0f}", f"{count / cpu:,.0f}", *used)
         with console.status("Spark SQL"), _watched() as memory:
+            cpu_began = _cpu_seconds()
             seconds = _sql(spark, servers, topic, folder / "sql", keys)
-        table.add_row("Spark SQL by hand", f"{seconds:.1f}", f"{count / seconds:,.0f}", "", "", f"{memory.jvm:,.0f}", "")
+            cpu = _cpu_seconds() - cpu_began
+        table.add_row("Spark SQL by hand", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{count / cpu:,.0f}", "", f"{memory.jvm:,.0f}", "")
     finally:
         spark.stop()
     return table

@@ -41,7 +41,7 @@ def chosen_engine(asked: str, records: int, spark: SparkSettings, refusal: Calla
     if records < SPARK_RECORDS:
         return Engine(False, f"on this machine: {records:,} records are fewer than {SPARK_RECORDS:,}, from which on a cluster is used")
     if spark.is_local:
-        return Engine(False, "on this machine: [spark] names no cluster, and on one machine Spark is slower than the engine alone")
+        return Engine(False, "on this machine: [spark] names no cluster, and here the engine alone needs less CPU time than Spark")
     if (why := _not_installed() or refusal()) is not None:
         return Engine(False, f"on this machine, because Spark cannot: {why}")
     return Engine(True, f"on Spark at {spark.place}: {records:,} records are at least {SPARK_RECORDS:,}")

@@ -30,7 +30,7 @@ from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import StoreContext
-from tests.dagster.spark_cluster import BARE_PYTHON, ConnectServer, SparkCluster
+from tests.dagster.spark_cluster import BARE_PYTHON, QUICK_JAVA, ConnectServer, SparkCluster
 from tests.dagster.spark_jobs import Work, run
 from tests.dagster.test_spark_history import outputs_of, stores_of, write_table
 from tests.support import ROOT, Kafka, wait_until
@@ -38,13 +38,13 @@ from tests.support.history import FAMILIES, WAITS_IN, Sent, by_driver, records
 
 pytestmark = pytest.mark.spark
 
-ON_CLUSTER = """
+ON_CLUSTER = f"""
 [spark]
-master = "{master}"
+master = "{{master}}"
 driver-memory = "600m"
 executor-memory = "512m"
 driver-host = "127.0.0.1"
-python = "{python}"
+python = "{{python}}"
 packages = ["tests"]
 
 [spark.conf] # the work begins when both workers have given their core
@@ -52,6 +52,8 @@ packages = ["tests"]
 "spark.sql.shuffle.partitions" = 2
 "spark.scheduler.minRegisteredResourcesRatio" = 1
 "spark.scheduler.maxRegisteredResourcesWaitingTime" = "120s"
+"spark.driver.extraJavaOptions" = "{QUICK_JAVA}"
+"spark.executor.extraJavaOptions" = "{QUICK_JAVA}"
 """
 END_SECONDS = 20.0
 """Timeout for all processes to be gone. On an idle machine they need two or three seconds."""

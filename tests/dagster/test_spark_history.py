@@ -41,6 +41,7 @@ from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.snapshots.catalogue import find
 from tests.dagster.rehearsed import DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, write
+from tests.dagster.spark_cluster import QUICK_JAVA
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.support import ROOT, Kafka, unique, wait_until
@@ -71,8 +72,7 @@ pytestmark = [
 FAMILIES_PART = 8
 """One in so many families of the differential tests is run on Spark: all of them take some minutes."""
 
-QUICK_START = '"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"\n"spark.sql.shuffle.partitions" = 2'
-"""Settings for a run of a few hundred records, most of whose time is the start of Spark's JVM."""
+QUICK_START = f'"spark.driver.extraJavaOptions" = "{QUICK_JAVA}"\n"spark.sql.shuffle.partitions" = 2'
 
 _ROW = pa.schema(
     [

@@ -16,12 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.assets.spark.history.beginning import fetched_start, parts_of
 from penstock.assets.spark.history.errors import HistoryError
 from penstock.assets.spark.history.job import Places, StageJob, TaskReport, repartitioned_rows, run_circle, run_task
-from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, plan_history
+from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology, plan_history
 from penstock.assets.spark.history.records import BEGIN, ORDER, OUTPUTS, ROWS, ParquetPart, header_array
 from penstock.assets.spark.seeds.plan import SeedApplication
-from penstock.runtime.snapshots.manifest import MANIFEST, PartitionOffset, encoded, read_manifest
+from penstock.runtime.model.ids import TopicPartition
+from penstock.runtime.snapshots.catalogue import find
+from penstock.runtime.snapshots.manifest import MANIFEST, SNAPSHOT, ApplicationManifest, PartitionOffset, encoded, read_manifest
 from penstock.runtime.snapshots.places import LocalPlace
 from tests.support.history import APPLICATION, CONFIG, FAMILIES, FIRST_MS, PAUSING, Family, Made, Sent, by_driver, comparable, records
 from tests.support.history_families import CASES, config_of, expected_of, family_of, input_of, partitions_of
@@ -210,6 +213,27 @@ def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(fami
         assert both == expected.outputs
         assert all(before.outputs.values()) and all(after.outputs.values())
         assert comparable(after.stores, number) == comparable(expected.stores, number)
+
+
+def test_parts_on_this_machine_are_copied_to_where_the_executors_reach_them(tmp_path: Path) -> None:
+    plan = plan_history(SeedApplication.of(APPLICATION, "tests.support.history:counts", CONFIG), ["in"], {"in": 2})
+    run = Run(plan, tmp_path, {})
+    run.stage(plan.stages[0], {"in": {number: records(Random(number), 50, null_keys=False) for number in range(2)}})
+    whole = ApplicationManifest.of([report.manifest for report in run.reports], {report.task: report.part for report in run.reports})
+    seed = Path(run.places.seed)
+    (seed / SNAPSHOT).write_bytes(encoded(whole))
+    here = parts_of(find(seed))
+    assert here == {report.task: str(seed / report.part) for report in run.reports}
+    there = parts_of(find(seed), LocalPlace(tmp_path / "shared") / "begin")
+    expected = {task: {store: entries(Path(part) / store) for store in ("counts", "versions")} for task, part in here.items()}
+    shutil.rmtree(seed)
+    [part] = history_topology(plan.application, ["in"]).sub_topologies()
+    for task, uri in there.items():
+        start = fetched_start(uri, part, tmp_path / "state", tmp_path / "kept")
+        assert start.offsets == {TopicPartition("in", int(task[-1])): 1_000}
+        assert {store: entries(tmp_path / "state" / task / "rocksdb" / store) for store in expected[task]} == expected[task]
+    with pytest.raises(HistoryError, match="the state with which the run begins is not at"):
+        fetched_start(here["0_0"], part, tmp_path / "state", tmp_path / "kept")
 
 
 INPUTS = int(os.environ.get("PENSTOCK_HISTORY_INPUTS", "1"))
