@@ -110,7 +110,9 @@ def _committed(streams: KafkaStreams) -> int:
 
 
 def _produce(servers: str, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 2 * RECORDS})
+    # A broker sends whole batches. One of more bytes than its consumer's quota for a window would never be sent.
+    settings = {"linger.ms": 20, "batch.size": 16_384, "queue.buffering.max.messages": 2 * RECORDS}
+    producer = Producer({"bootstrap.servers": servers, **settings})
     for number in range(RECORDS):
         producer.produce(topic, bytes(VALUE_BYTES), b"u%08d" % (number % KEYS))
     producer.flush()

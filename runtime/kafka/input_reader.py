@@ -76,10 +76,11 @@ class Reader:
         """Stop reading partitions; messages that were fetched ahead are dropped."""
         gone = [partition for partition in partitions if partition in self._assigned]
         if gone:
+            for partition in gone:
+                self.release(partition)  # librdkafka keeps a partition paused when it is assigned again
             self._consumer.incremental_unassign([ClientPartition(p.topic, p.partition) for p in gone])
             for partition in gone:
                 del self._assigned[partition]
-                self._held.discard(partition)
             self._topics_changed()
 
     def _topics_changed(self) -> None:

@@ -100,6 +100,21 @@ def test_what_else_cannot_be_read_pauses_as_well(
         counts_become(broker, output, {"a": 2})
 
 
+def test_a_task_whose_queue_was_full_when_it_was_paused_reads_on_after_its_resume(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    """Fetching of its partition was paused too then, and librdkafka keeps that when the partition is assigned again."""
+    source, output = topic("in"), topic("out")
+    records = 20_000
+    broker.produce(source, [*[("a", "1")] * records, ("a", BAD), *[("a", "1")] * records])
+    settings = {**PAUSING, "buffered.records.per.partition": 100}
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
+        pauses(streams)
+        set_offset(broker, application_id, source, records + 1)
+        assert streams.resume(TASK)
+        counts_become(broker, output, {"a": 2 * records})
+
+
 def test_several_bad_records_one_after_another_are_skipped_one_by_one(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
