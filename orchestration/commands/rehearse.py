@@ -29,8 +29,9 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.rehearsal_limits import ENGINES, allowances, span_ms
 from penstock.orchestration.rehearsals.comparison import Difference
 from penstock.orchestration.rehearsals.demand import compare
-from penstock.orchestration.rehearsals.rehearsal import Comparison, Reporter
+from penstock.orchestration.rehearsals.rehearsal import Comparison
 from penstock.orchestration.rehearsals.repair import Repair, rehearsed_repair
+from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.rehearsals.verdict import unknown_names
 from penstock.runtime.model.ids import TaskId
 

@@ -28,7 +28,7 @@ from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployme
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rehearsals.demand import demand
-from penstock.orchestration.rehearsals.rehearsal import Reporter
+from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import text_of
 from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED

@@ -13,9 +13,9 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.rehearsal_limits import allowances
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rehearsals.demand import compare
-from penstock.orchestration.rehearsals.rehearsal import Reporter
 from penstock.orchestration.rehearsals.repair import rehearsed_repair
 from penstock.orchestration.rehearsals.report import report_audit
+from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.rehearsals.state_audit import audit_state
 from penstock.runtime.model.ids import TaskId
 

@@ -17,7 +17,8 @@ from penstock.orchestration.declarations.rehearsal_limits import span_ms
 from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.orchestration.rehearsals.choice import builds, chosen_snapshot
 from penstock.orchestration.rehearsals.processes import RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import Comparison, Reporter, rehearsing
+from penstock.orchestration.rehearsals.rehearsal import Comparison, rehearsing
+from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.rehearsals.verdict import failures
 from penstock.runtime.model.clock import Clock, SystemClock
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,16 +24,15 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from penstock.orchestration.declarations.applications import Application, Applications
-from penstock.orchestration.declarations.backfills import absolute
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.rehearsal_limits import AUTO
-from penstock.orchestration.declarations.spark_settings import LOCK, SparkSettings
 from penstock.orchestration.rehearsals import messages
 from penstock.orchestration.rehearsals.comparison import Difference, compare_outputs, compare_stores
 from penstock.orchestration.rehearsals.engines import Engine, chosen_engine
 from penstock.orchestration.rehearsals.messages import END
-from penstock.orchestration.rehearsals.processes import ON_SPARK, A, Build, BuildProcess, RehearsalError
-from penstock.orchestration.snapshots.exports import below, export_root
+from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
+from penstock.orchestration.rehearsals.reporter import Reporter
+from penstock.orchestration.rehearsals.spark_builds import Span, SparkBuilds, SparkRun
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import PausedAt
 from penstock.runtime.kafka.log_reader import LogReader
@@ -53,17 +52,6 @@ RUNNING, NEW = "running", "new"
 """Labels of the two builds."""
 _POLL_SECONDS = 1.0
 _SILENT_MS = 30_000
-
-Span = tuple[NextOffset, NextOffset]
-"""First offset, and the one after the last."""
-
-
-@dataclass(slots=True)
-class Reporter:
-    """What a rehearsal says on its way: `step` is called with each new step, `progress` with an amount done and the total."""
-
-    step: Callable[[str], None] = lambda text: None
-    progress: Callable[[int, int], None] = lambda done, total: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +123,6 @@ class Inputs:
     partitions: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SparkRun:
-    """What builds on Spark read, and the snapshot with whose state they begin. `work`: path or URI of a folder that the executors reach.
-    `outputs`: they are kept."""
-
-    settings: SparkSettings
-    work: str
-    spans: Mapping[TopicPartition, Span]
-    global_spans: Mapping[TopicPartition, Span]
-    partitions: Mapping[str, int]
-    begin: Snapshot | None
-    outputs: bool
-
-
 class Rehearsal:
     """Reads the brokers, and runs builds of one application in a folder of its own. Use it in `rehearsing`."""
 
@@ -161,13 +135,12 @@ class Rehearsal:
         self._config = StreamsConfig({**application.client_config(), "application.id": application.id})
         self._topics = TopicAdmin(self._config)
         self._stack = ExitStack()
-        self._used: str | None = None
+        self._spark = SparkBuilds(paths, application, folder, reporter)
 
     def close(self) -> None:
         """End the processes of all builds, and remove what executors have written."""
         self._stack.close()
-        if self._used is not None:
-            place_of(self._used).remove()
+        self._spark.close()
 
     def imported(self, build: Build) -> Imported:
         """Import a build in a process of its own. Raises RehearsalError, BrokerUnavailableError."""
@@ -321,7 +294,7 @@ class Rehearsal:
         def refusal() -> str | None:
             if settings.code == "installed" and any(build.process.build.code is not None for build in builds):
                 return '[spark] code = "installed": the executors have one version of the code, and the build in operation may be another'
-            if (work := self._work(settings)) is None:
+            if (work := self._spark.work(settings)) is None:
                 name = self.application.id
                 return (
                     f"the executors at {settings.place} need a folder that all of them reach: [applications.{name}.backfill] seed, or "
@@ -331,7 +304,7 @@ class Rehearsal:
             run = SparkRun(settings, work, spans, self._global_spans(descriptions), self._partitions(descriptions), begin, outputs)
             found.append(run)
             for build in builds:
-                if problems := self._ask_spark(build, run, messages.Misfits, only_plan=True).texts:
+                if problems := self._spark.problems(build.process.build, build.description, run):
                     return "; ".join(problems)
             return None
 
@@ -339,18 +312,10 @@ class Rehearsal:
         self._reporter.step(f"is computed {engine}")
         return engine, found[0] if engine.on_spark else None
 
-    def _work(self, settings: SparkSettings) -> str | None:
-        """Return a folder for Spark; None if none is declared that the executors reach."""
-        if settings.is_local:
-            return str(self._folder / "spark")
-        seeds, exports = self.application.backfill.seed, self.application.snapshots.export
-        shared = absolute(seeds, self._paths.root) if seeds is not None else exports and export_root(self.application)
-        return None if not shared else below(shared, f".rehearsals/{self._folder.name}")
-
     def run_on_spark(self, build: Imported, run: SparkRun) -> messages.Report:
         """Run a build on Spark. Its parts are on this machine then."""
         self._reporter.step(f"runs the {build.process.build.label} build on Spark")
-        report = self._ask_spark(build, run, messages.Report)
+        report = self._spark.report(build.process.build, build.description, run)
         parts = {}
         for task, uri in report.parts[END].items():
             place = place_of(uri)
@@ -358,45 +323,6 @@ class Rehearsal:
                 raise RehearsalError(f"the part of task {task} is no longer at {place}")
             parts[task] = str(self._local(place, decode_manifest(part, TaskManifest, place)).local)
         return msgspec.structs.replace(report, parts={END: parts})
-
-    def _ask_spark(self, build: Imported, run: SparkRun, kind: type[A], *, only_plan: bool = False) -> A:
-        label, description = build.process.build.label, build.description
-        modules = (*run.settings.packages, build.process.build.factory.partition(":")[0].partition(".")[0])
-        folder = self._folder / f"{label}-{'plan' if only_plan else 'spark'}"
-        request = messages.RunOnSpark(
-            application=self.application.id,
-            factory=build.process.build.factory,
-            config=dict(self.application.client_config()),
-            settings=msgspec.structs.replace(run.settings, packages=tuple(dict.fromkeys(modules))),
-            folder=str(folder),
-            work=below(run.work, label),
-            partitions=dict(run.partitions),
-            spans=spans_of(run.spans, description.sources, run.partitions),
-            global_spans=spans_of(run.global_spans, description.global_topics, run.partitions),
-            begin=None if run.begin is None else run.begin.place.uri,
-            outputs=run.outputs,
-            only_plan=only_plan,
-        )
-        with (
-            nullcontext() if only_plan or not run.settings.is_local else self._turn(),
-            BuildProcess(build.process.build, self._paths.root, folder, ON_SPARK) as process,
-        ):
-            self._used = run.work
-            return process.ask(request, kind, notice=self._reporter.step)
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait until no other job of Spark runs on this machine."""
-        lock = FileLock(self._paths.home / LOCK, is_singleton=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            self._reporter.step("waits for another job of Spark on this machine")
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
 
     # --- state ---------------------------------------------------------------------------------------------------------------------
 
@@ -509,12 +435,6 @@ class Rehearsal:
 def total(records: Sequence[messages.Records]) -> int:
     """Return the number of records of all partitions."""
     return sum(each.count for each in records)
-
-
-def spans_of(spans: Mapping[TopicPartition, Span], topics: Sequence[str], partitions: Mapping[str, int]) -> list[messages.Span]:
-    """Return what is read of each partition of these topics: nothing of one that is not among the spans."""
-    wanted = [TopicPartition(topic, number) for topic in topics for number in range(partitions[topic])]
-    return [messages.Span(*at, *spans.get(at, (0, 0))) for at in wanted]
 
 
 def _offsets(snapshot: Snapshot) -> dict[TopicPartition, NextOffset]:

@@ -21,7 +21,8 @@ from penstock.orchestration.rehearsals.choice import all_snapshots, chosen_snaps
 from penstock.orchestration.rehearsals.comparison import Difference, compare_stores
 from penstock.orchestration.rehearsals.outputs import in_order
 from penstock.orchestration.rehearsals.processes import Build, RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import NEW, Imported, Rehearsal, Reporter, rehearsing, sample_texts, total
+from penstock.orchestration.rehearsals.rehearsal import NEW, Imported, Rehearsal, rehearsing, sample_texts, total
+from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.runtime.coordination.records import PausedAt
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState

@@ -23,7 +23,8 @@ from penstock.orchestration.rehearsals.comparison import Difference, compare_sto
 from penstock.orchestration.rehearsals.engines import Engine
 from penstock.orchestration.rehearsals.messages import END
 from penstock.orchestration.rehearsals.processes import RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import Reporter, rehearsing, sample_texts, total
+from penstock.orchestration.rehearsals.rehearsal import rehearsing, sample_texts, total
+from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.manifest import GLOBAL

@@ -16,7 +16,8 @@ from penstock.orchestration.rehearsals.comparison import Difference, compare_out
 from penstock.orchestration.rehearsals.engines import SPARK_RECORDS, Engine, chosen_engine
 from penstock.orchestration.rehearsals.outputs import OutputWriter
 from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison, spans_of
+from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison
+from penstock.orchestration.rehearsals.spark_builds import spans_of
 from penstock.orchestration.rehearsals.texts import sink_texts, store_texts
 from penstock.orchestration.rehearsals.verdict import failures, unknown_names
 from penstock.runtime.model.ids import NextOffset, TopicPartition

@@ -1,0 +1,117 @@
+"""Builds of a rehearsal or an audit on Spark: as the stages of a backfill that begin with a snapshot's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.backfills import absolute
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.spark_settings import LOCK, SparkSettings
+from penstock.orchestration.rehearsals import messages
+from penstock.orchestration.rehearsals.processes import ON_SPARK, A, Build, BuildProcess
+from penstock.orchestration.rehearsals.reporter import Reporter
+from penstock.orchestration.snapshots.exports import below, export_root
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.snapshots.catalogue import Snapshot
+from penstock.runtime.snapshots.opening import place_of
+
+Span = tuple[NextOffset, NextOffset]
+"""First offset, and the one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRun:
+    """What builds on Spark read, and the snapshot with whose state they begin. `work`: path or URI of a folder that the executors reach.
+    `outputs`: they are kept."""
+
+    settings: SparkSettings
+    work: str
+    spans: Mapping[TopicPartition, Span]
+    global_spans: Mapping[TopicPartition, Span]
+    partitions: Mapping[str, int]
+    begin: Snapshot | None
+    outputs: bool
+
+
+class SparkBuilds:
+    """Runs builds of one application on Spark, each from a process of its own. `folder`: of the rehearsal, on this machine."""
+
+    def __init__(self, paths: ProjectPaths, application: Application, folder: Path, reporter: Reporter) -> None:
+        self._paths = paths
+        self._application = application
+        self._folder = folder
+        self._reporter = reporter
+        self._used: str | None = None
+
+    def close(self) -> None:
+        """Remove what executors have written."""
+        if self._used is not None:
+            place_of(self._used).remove()
+
+    def work(self, settings: SparkSettings) -> str | None:
+        """Return a folder for Spark; None if none is declared that the executors reach."""
+        if settings.is_local:
+            return str(self._folder / "spark")
+        seeds, exports = self._application.backfill.seed, self._application.snapshots.export
+        shared = absolute(seeds, self._paths.root) if seeds is not None else exports and export_root(self._application)
+        return None if not shared else below(shared, f".rehearsals/{self._folder.name}")
+
+    def problems(self, build: Build, description: messages.Description, run: SparkRun) -> list[str]:
+        """Return why a build cannot run on Spark. Raises RehearsalError."""
+        return self._ask(build, description, run, messages.Misfits, only_plan=True).texts
+
+    def report(self, build: Build, description: messages.Description, run: SparkRun) -> messages.Report:
+        """Run a build; its parts are in `run.work`. Raises RehearsalError."""
+        return self._ask(build, description, run, messages.Report)
+
+    def _ask(self, build: Build, description: messages.Description, run: SparkRun, kind: type[A], *, only_plan: bool = False) -> A:
+        label = build.label
+        modules = (*run.settings.packages, build.factory.partition(":")[0].partition(".")[0])
+        folder = self._folder / f"{label}-{'plan' if only_plan else 'spark'}"
+        request = messages.RunOnSpark(
+            application=self._application.id,
+            factory=build.factory,
+            config=dict(self._application.client_config()),
+            settings=msgspec.structs.replace(run.settings, packages=tuple(dict.fromkeys(modules))),
+            folder=str(folder),
+            work=below(run.work, label),
+            partitions=dict(run.partitions),
+            spans=spans_of(run.spans, description.sources, run.partitions),
+            global_spans=spans_of(run.global_spans, description.global_topics, run.partitions),
+            begin=None if run.begin is None else run.begin.place.uri,
+            outputs=run.outputs,
+            only_plan=only_plan,
+        )
+        with (
+            nullcontext() if only_plan or not run.settings.is_local else self._turn(),
+            BuildProcess(build, self._paths.root, folder, ON_SPARK) as process,
+        ):
+            self._used = run.work
+            return process.ask(request, kind, notice=self._reporter.step)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other job of Spark runs on this machine."""
+        lock = FileLock(self._paths.home / LOCK, is_singleton=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            self._reporter.step("waits for another job of Spark on this machine")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def spans_of(spans: Mapping[TopicPartition, Span], topics: Sequence[str], partitions: Mapping[str, int]) -> list[messages.Span]:
+    """Return what is read of each partition of these topics: nothing of one that is not among the spans."""
+    wanted = [TopicPartition(topic, number) for topic in topics for number in range(partitions[topic])]
+    return [messages.Span(*at, *spans.get(at, (0, 0))) for at in wanted]
