@@ -186,7 +186,8 @@ class NotificationError(Exception):
 
 
 def send(urls: Sequence[str], title: str, body: str, severity: Severity) -> None:
-    """Send a message through apprise (mail, chats, webhooks, by URL). Raises NotificationError if it could not be delivered."""
+    """Send a message through apprise (mail, chats, webhooks, by URL). Raises NotificationError if it could not be delivered. A redirect is
+    not followed unless the address has `redirect=yes`: it would send the message to where its receiver points."""
     import apprise  # importing it takes half a second, and few processes have a message to send
 
     kinds = {
@@ -194,7 +195,7 @@ def send(urls: Sequence[str], title: str, body: str, severity: Severity) -> None
         Severity.WARN: apprise.NotifyType.WARNING,
         Severity.ERROR: apprise.NotifyType.FAILURE,
     }
-    messenger = apprise.Apprise()
+    messenger = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
     for url in urls:
         try:
             address = filled_in(url, "a notification in streams.toml")

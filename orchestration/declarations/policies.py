@@ -73,6 +73,7 @@ class PausedPolicy:
                 re.compile(pattern)
             except re.error as error:
                 raise table.wrong(("skip-errors",), f"{pattern!r} is not a regular expression: {error}") from error
+        _require_run_book(table, RunBook.SKIP_RECORD)
         return policy
 
     def may_skip(self, error_type: str, error: str) -> bool:
@@ -89,6 +90,13 @@ def _require_order(table: Table, warn_key: str, warn: int, error_key: str, error
 def _numbers(table: Table, default: object, **least: int) -> dict[str, int]:
     """Read whole numbers by field, given the smallest allowed value of each. Their keys are the fields' names with hyphens."""
     return {name: table.whole(name.replace("_", "-"), default=getattr(default, name), least=at) for name, at in least.items()}
+
+
+def _require_run_book(table: Table, possible: RunBook) -> None:
+    """Raise for keys that have no effect, since no run-book is named."""
+    for key in ("start", "budget-per-hour", "skip-errors"):
+        if table.has(key) and not table.has("run-book"):
+            raise table.wrong((key,), f'says how a run-book starts, and none is named: add run-book = "{possible.value}" (or "none")')
 
 
 def _run_book(table: Table, possible: RunBook) -> RunBook:
@@ -113,6 +121,7 @@ class GlobalRecoveryPolicy:
             error_attempts=table.whole("error-attempts", default=default.error_attempts, least=1),
         )
         table.reject_unknown()
+        _require_run_book(table, RunBook.RESTORE_GLOBAL_TOPIC)
         return policy
 
     def severity(self, attempt: int) -> Severity:

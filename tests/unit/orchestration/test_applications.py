@@ -145,6 +145,8 @@ HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
         (HEAD + '[applications.a.config]\n"commit.interval.mss" = 5\n', ["line 5", "commit.interval.mss", "commit.interval.ms"]),
         (HEAD + '[applications.a.config]\n"commit.interval.ms" = "soon"\n', ["line 5", "commit.interval.ms"]),
         (HEAD + '[applications.a.paused]\nrun-book = "skip"\n', ["line 5", "applications.a.paused.run-book", "'skip-record'"]),
+        (HEAD + '[applications.a.paused]\nstart = "after-approval"\n', ["line 5", "start", 'add run-book = "skip-record"']),
+        (HEAD + '[applications.a.global-recovery]\nstart = "automatic"\n', ["line 5", "start", 'run-book = "restore-global-topic"']),
         (HEAD + "[applications.a.paused]\nbudget-per-hour = -1\n", ["line 5", "budget-per-hour", "at least 0", "-1"]),
         (HEAD + "[applications.a.paused]\nbudget-per-hour = true\n", ["line 5", "a whole number"]),
         (HEAD + '[applications.a.paused]\nstart = "approval"\n', ["line 5", "applications.a.paused.start", "'after-approval'"]),

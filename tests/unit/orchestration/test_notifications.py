@@ -133,6 +133,33 @@ def test_addresses_that_do_not_end_hold_no_tick(control_plane: ControlPlane, mon
     assert tried == ["a: alert 0", "a: alert 1", "a: alert 2", "a: alert 3"]
 
 
+def test_a_redirect_is_not_followed_unless_the_address_says_so(hook: WebHook) -> None:
+    """The receiver of a message would decide who gets it."""
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", f"http://127.0.0.1:{hook.server_port}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"json://127.0.0.1:{server.server_port}"
+            with pytest.raises(NotificationError, match="did not take the message"):
+                send([address], "title", "body", Severity.WARN)
+            assert hook.paths == []
+            send([f"{address}?redirect=yes"], "title", "body", Severity.WARN)
+            assert hook.paths == ["/elsewhere"]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_an_address_that_answers_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "SEND_SECONDS", 1.0)
     ended = Event()
