@@ -17,13 +17,13 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from penstock.orchestration.commands.command_config import VARIABLE, command_config
 from penstock.orchestration.declarations.applications import Application, Applications, WrongDeclarationError
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing.console import UNBROKEN, Wrapped, stdout_console
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.kafka.observer import Observer
-from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import kafka_error, with_remedy
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -37,7 +37,14 @@ JsonValue = Mapping[str, object] | Sequence[Mapping[str, object]]
 """Output of a command with --json."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Watch = Annotated[float | None, typer.Option("--watch", "-w", min=0.2, help="Repeat at this interval in seconds, until Ctrl-C.")]
-Servers = Annotated[str | None, typer.Option("--bootstrap-servers", "-b", help="Use these brokers, without streams.toml and the database.")]
+Servers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        help=f"Use these brokers, without streams.toml and the database; with the login of the file that {VARIABLE} names, if it is set.",
+    ),
+]
 Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 
 _WHOLE = ("alert", "application", "table", "store", "snapshot", "task", "instance", "kind", "state", "severity", "paused at")
@@ -128,7 +135,7 @@ def targets(application: str | None, bootstrap_servers: str | None) -> list[Targ
     if bootstrap_servers is not None:
         if application is None:
             raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
-        return [Target(Observer(application, Connection(bootstrap_servers)))]
+        return [Target(Observer(application, named(application, bootstrap_servers).connection))]
     paths = ProjectPaths.find()
     declared = Applications.of(paths)
     found = [declared.named(application)] if application is not None else declared.applications
@@ -138,7 +145,9 @@ def targets(application: str | None, bootstrap_servers: str | None) -> list[Targ
 def named(application: str, bootstrap_servers: str | None) -> Application:
     """Return the application as declared; with --bootstrap-servers, one of which only the name is known."""
     if bootstrap_servers is not None:
-        return Application(application, "", (), {"bootstrap.servers": bootstrap_servers})
+        found = Application(application, "", (), command_config(bootstrap_servers))
+        found.streams_config()  # names what is wrong
+        return found
     return Applications.of(ProjectPaths.find()).named(application)
 
 

@@ -25,6 +25,7 @@ from penstock.assets.spark.changelog.kafka_options import connector_options
 from penstock.orchestration.board.follower import Follower
 from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.cli import app
+from penstock.orchestration.commands.command_config import VARIABLE as VARIABLE_OF_COMMANDS
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
@@ -174,6 +175,10 @@ def test_everything_reaches_secured_brokers_and_shows_no_secret(
     penstock("topology", application.id)
     assert "is complete: 2 tasks" in penstock("snapshot", "take", application.id)
     penstock("status", "--json")
+    login = tmp_path / "client.properties"
+    login.write_text("# the login\n\n" + "".join(f"{key}={value}\n" for key, value in application.config.items() if "handler" not in key))
+    monkeypatch.setenv(VARIABLE_OF_COMMANDS, str(login))
+    assert name in penstock("status", "--bootstrap-servers", application.bootstrap_servers, "--application", application.id)
 
     acts(Role.SPARK)
     options = connector_options(application.streams_config())
