@@ -41,7 +41,7 @@ def test_start_look_skip_and_stop(project: Project) -> None:
         broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
     name, other = application.instances
     assert "never started" in penstock("status")
-    assert f"no instance 'nobody' is known; known are {name}, {other}" in penstock("status", "nobody", status=1)
+    assert f"no instance or application 'nobody' is known; known are {name}, {other}" in penstock("status", "nobody", status=1)
     assert "the kinds are INSTANCE_STATE" in penstock("events", "--kind", "nonsense", status=2).replace("\n", " ").replace("│ ", "")
     assert f"{name} is RUNNING (started" in penstock("start", name)
     assert f"{name} is RUNNING (ran already" in penstock("start", name)
@@ -110,7 +110,7 @@ def test_stop_works_without_a_broker_and_without_a_declaration(project: Project,
     [
         (("start", "nobody"), "no instance 'nobody' is declared"),
         (("tasks", "nothing"), "no application 'nothing' is declared"),
-        (("status", "nobody"), "no instance 'nobody' is known"),
+        (("status", "nobody"), "no instance or application 'nobody' is known"),
         (("alerts", "history", "7"), "there is no alert 7"),
         (("alerts", "comment", "7", "text"), "there is no alert 7"),
         (("run-book", "approve", "7"), "there is no run 7"),

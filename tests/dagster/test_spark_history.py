@@ -40,7 +40,7 @@ from penstock.runtime.model.states import State
 from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.snapshots.catalogue import find
-from tests.dagster.rehearsed import DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, write
+from tests.dagster.rehearsed import DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, take_at_rest, write
 from tests.dagster.spark_cluster import QUICK_JAVA
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
@@ -382,7 +382,7 @@ def test_an_audit_and_a_rehearsal_on_spark_find_what_those_on_this_machine_find(
     path.write_text(f'{path.read_text()}\n[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{QUICK_START}\n')
     operations = Operations(paths, Applications.read(path), project.control_plane)
     wait_until(lambda: counted(project) == 500, 60, "500 records")
-    assert "is complete" in penstock("snapshot", "take", application)
+    take_at_rest(project)
     newest = find(paths.snapshots(application))
     place = newest.task_place("1_0").local or newest.task_place("1_1").local
     assert place is not None
