@@ -218,7 +218,7 @@ def _watch(streams: KafkaStreams, servers: str, topic: str, keys: int) -> list[f
     count, spent = _commits(streams)
     _produce(servers, topic, keys)
     deadline = time.monotonic() + READY_MS / 1000
-    while _committed(streams) < keys * COMMITS:
+    while committed_records(streams) < keys * COMMITS:
         if time.monotonic() > deadline:
             raise StreamsError("the records were not committed in time")
         time.sleep(POLL_SECONDS)
@@ -235,7 +235,8 @@ def _commits(streams: KafkaStreams) -> tuple[int, float]:
     return round(found["commit-total"]), found["commit-latency-avg"] * found["commit-total"]
 
 
-def _committed(streams: KafkaStreams) -> int:
+def committed_records(streams: KafkaStreams) -> int:
+    """Return the sum of the committed offsets of a client's tasks."""
     tasks = [task for thread in streams.metadata_for_local_threads() for task in thread.active_tasks]
     return sum(offset for task in tasks for offset in task.committed_offsets.values())
 

@@ -7,7 +7,6 @@ the same seconds. These begin when the quota's first window is over: brokers let
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import time
 import uuid
@@ -21,11 +20,12 @@ from confluent_kafka.cimpl import NewTopic
 from rich import box
 from rich.table import Table
 
+from benchmarks.commits import committed_records
 from benchmarks.gap_programs import counting
 from penstock.orchestration.drawing.console import stdout_console
 from penstock.orchestration.embedded.kafka import BrokerError, EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
-from penstock.orchestration.embedded.tools import command
+from penstock.orchestration.embedded.tools import run_tool
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import State
@@ -71,10 +71,8 @@ def _measure(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds
     for created in admin.create_topics([NewTopic(source, 1, 1), NewTopic(output, 1, 1)]).values():
         created.result(30)
     _produce(servers, source)
-    where = ("--bootstrap-server", servers, "--entity-type", "clients", "--entity-name", app)
-    subprocess.run(
-        command("kafka-configs", [*where, "--alter", "--add-config", f"{kind}={rate}"]), check=True, capture_output=True, timeout=60
-    )
+    named = ("--bootstrap-server", servers, "--entity-type", "clients", "--entity-name", app)
+    run_tool("kafka-configs", [*named, "--alter", "--add-config", f"{kind}={rate}"])
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
         config = {
             "application.id": app,
@@ -89,11 +87,11 @@ def _measure(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds
             if not streams.wait_for(State.RUNNING, READY_MS):
                 raise StreamsError(f"the engine is {streams.state.value}: {streams.failure}")
             time.sleep(WINDOW_SECONDS)
-            began, records, sent = time.monotonic(), _committed(streams), _size(folder, output, f"{app}-counts-changelog")
+            began, records, sent = time.monotonic(), committed_records(streams), _size(folder, output, f"{app}-counts-changelog")
             time.sleep(seconds)
             took = time.monotonic() - began
-            read, written = _committed(streams) - records, _size(folder, output, f"{app}-counts-changelog") - sent
-            if _committed(streams) >= RECORDS:
+            read, written = committed_records(streams) - records, _size(folder, output, f"{app}-counts-changelog") - sent
+            if committed_records(streams) >= RECORDS:
                 raise StreamsError(f"all of the input is processed before the end: {kind} = {rate} is no limit here")
             delay_ms = max(value for key, value in streams.metrics().items() if key.name == "throttle-time-max")
     part = read / RECORDS * _size(folder, source)
@@ -102,11 +100,6 @@ def _measure(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds
 
 def _size(folder: Path, *topics: str) -> int:
     return sum(file.stat().st_size for topic in topics for file in folder.glob(f"log/{topic}-[0-9]*/*.log"))
-
-
-def _committed(streams: KafkaStreams) -> int:
-    tasks = [task for thread in streams.metadata_for_local_threads() for task in thread.active_tasks]
-    return sum(offset for task in tasks for offset in task.committed_offsets.values())
 
 
 def _produce(servers: str, topic: str) -> None:

@@ -41,6 +41,7 @@ from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import FREQUENT, Flows, Observer, Picture
 from penstock.runtime.coordination.records import GlobalStoreReport, TaskReport
+from penstock.runtime.kafka.throttling import throttled
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind
@@ -255,8 +256,7 @@ def _throttled_lines(rows: Sequence[Row]) -> Iterator[Wrapped]:
     for row in rows:
         delay_ms = row["throttled_ms"]
         if isinstance(delay_ms, int) and delay_ms:
-            said = f"a quota of its clients is used up, and brokers delay each request by up to {delay_ms / 1000:.1f} s"
-            yield Wrapped(f"instance {row['instance']} is throttled: {said}", "yellow")
+            yield Wrapped(f"instance {throttled(str(row['instance']), delay_ms)}", "yellow")
 
 
 def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
-"""What computes a rehearsal or an audit: Spark, this machine, or one of them by the number of records."""
+"""Where a rehearsal or an audit is computed: on Spark, on this machine, or on one of them by the number of records."""
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 _ISO = re.compile(r"PT?(\d+(?:\.\d+)?)([SMHD])")

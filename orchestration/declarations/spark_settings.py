@@ -33,8 +33,6 @@ from penstock.runtime.config.environment import filled_in
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.secrets import shown
 
-LOCK = "spark.lock"
-"""File in the project's home that a job of Spark on this machine holds: each uses all cores, and its share of the memory."""
 GIB = 1 << 30
 LEAST_LOCAL, MOST_LOCAL = 1 * GIB, 4 * GIB
 _LEAST_DRIVER_MIB = 450  # below, Spark refuses to start

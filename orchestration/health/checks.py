@@ -17,6 +17,7 @@ from penstock.orchestration.database.models import Checkpoint, Instance, Task, i
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health.broker_facts import BrokerFacts
+from penstock.runtime.kafka.throttling import QUOTAS, throttled
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 
@@ -274,7 +275,7 @@ def _alive(known: Known, name: str) -> Row:
 
 def lag(known: Known) -> CheckResult:
     """Check the lag of each task. The limits ignore paused tasks, which have their own alert. Instances whose clients a quota delays are
-    named: their lag may have no other cause, and more instances do not help. A delay alone fails no check."""
+    named: their lag may have no other cause. A delay alone fails no check."""
     limits = known.application.health
     rows = tuple(_lag_row(known, task) for task in sorted(known.active(), key=lambda task: task.task))
     total = total_lag(known)
@@ -285,7 +286,7 @@ def lag(known: Known) -> CheckResult:
             (by_total, f"{known.application.id}: {total} records wait (limit {limits.lag_warn_records or limits.lag_error_records})")
         )
     delays = {name: delay for name in sorted(known.instances) if (delay := _throttled_ms(known, name))}
-    problems.extend((Severity.INFO, _delay_text(name, delay)) for name, delay in delays.items())
+    problems.extend((Severity.INFO, f"{throttled(name, delay)} ({QUOTAS})") for name, delay in delays.items())
     per_minute = _per_minute([*known.lags.get(TOTAL, ()), (known.at, total)])
     numbers: dict[str, int | float] = {"lag": total, "lag_per_minute": per_minute, "throttled_ms": max(delays.values(), default=0)}
     return CheckResult(LAG, known.application.id, rows, numbers, tuple(problems), alert="LAG")
@@ -295,13 +296,6 @@ def _throttled_ms(known: Known, name: str) -> int:
     """Return the longest delay that a quota has imposed on a request of a living instance lately, in ms."""
     delays = (known.instances[name].throttled or {}).values() if known.lives(name) else ()
     return max((delay for delay in delays if isinstance(delay, int)), default=0)
-
-
-def _delay_text(name: str, delay_ms: int) -> str:
-    return (
-        f"{name} is throttled: a quota of its clients is used up, and brokers delay each request by up to {delay_ms / 1000:.1f} s "
-        "(`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas)"
-    )
 
 
 def measured_lag(task: Task, broker: BrokerFacts) -> int | None:

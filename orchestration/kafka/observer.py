@@ -108,7 +108,7 @@ class Picture:
 
     @property
     def reset_text(self) -> str | None:
-        """What is to be said of a reset that has not ended, with the command that ends it."""
+        """Sentence on a reset that has not ended, with the command that ends it; None if there is none."""
         return None if self.unfinished_reset is None else unfinished(self.unfinished_reset, self.application)
 
     def member(self, instance: str) -> Member | None:

@@ -1,4 +1,4 @@
-"""What a rehearsal says on its way."""
+"""Steps and progress of a rehearsal, for whoever shows them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Reporter:
-    """What a rehearsal says on its way: `step` is called with each new step, `progress` with an amount done and the total."""
+    """Shows a rehearsal's progress: `step` is called with each new step, `progress` with an amount done and the total."""
 
     step: Callable[[str], None] = lambda text: None
     progress: Callable[[int, int], None] = lambda done, total: None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.backfills import absolute
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.orchestration.declarations.spark_settings import LOCK, SparkSettings
+from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.orchestration.embedded.spark_turn import spark_turn
 from penstock.orchestration.rehearsals import messages
 from penstock.orchestration.rehearsals.processes import ON_SPARK, A, Build, BuildProcess
 from penstock.orchestration.rehearsals.reporter import Reporter
@@ -28,7 +28,7 @@ Span = tuple[NextOffset, NextOffset]
 
 @dataclass(frozen=True, slots=True)
 class SparkRun:
-    """What builds on Spark read, and the snapshot with whose state they begin. `work`: path or URI of a folder that the executors reach.
+    """Input of builds on Spark, and the snapshot with whose state they begin. `work`: path or URI of a folder that the executors reach.
     `outputs`: they are kept."""
 
     settings: SparkSettings
@@ -90,25 +90,11 @@ class SparkBuilds:
             only_plan=only_plan,
         )
         with (
-            nullcontext() if only_plan or not run.settings.is_local else self._turn(),
+            nullcontext() if only_plan else spark_turn(self._paths.home, self._reporter.step, local=run.settings.is_local),
             BuildProcess(build, self._paths.root, folder, ON_SPARK) as process,
         ):
             self._used = run.work
             return process.ask(request, kind, notice=self._reporter.step)
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait until no other job of Spark runs on this machine."""
-        lock = FileLock(self._paths.home / LOCK, is_singleton=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            self._reporter.step("waits for another job of Spark on this machine")
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
 
 
 def spans_of(spans: Mapping[TopicPartition, Span], topics: Sequence[str], partitions: Mapping[str, int]) -> list[messages.Span]:

@@ -77,7 +77,7 @@ def refuse_unfinished(reset: Reset, application_id: str) -> None:
 
 
 def unfinished(reset: Reset, application_id: str) -> str:
-    """Return what is to be said of a reset that has not ended: by whom, since when, and the command that ends it."""
+    """Return a sentence on a reset that has not ended: by whom it was begun and when, and the command that ends it."""
     return (
         f"a reset of application {application_id} was begun by {reset.by} at {_clock(reset)} and has not ended: end it with "
         f"{reset_command(reset, application_id)}"

@@ -18,6 +18,14 @@ SLOW_MS = 100
 """Least delay of a request that counts."""
 
 
+QUOTAS = "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas"
+
+
+def throttled(instance: str, delay_ms: int) -> str:
+    """Return that a quota delays an instance's clients."""
+    return f"{instance} is throttled: a quota of its clients is used up, and brokers delay each request by up to {delay_ms / 1000:.1f} s"
+
+
 class Throttling:
     """The delays of the last minute. Safe to use from several threads: librdkafka's clients report on those that use them."""
 
@@ -46,9 +54,8 @@ class Throttling:
             self._logged_ms = self._logged_ms if logged else now_ms
         if not logged:
             logger.warning(
-                "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. "
-                "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas",
-                delay_ms / 1000,
+                "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. %s",
+                *(delay_ms / 1000, QUOTAS),
             )
 
     def recent_ms(self) -> int:

@@ -331,6 +331,7 @@ def _assemble(
         dead_letters=None if global_task is None else dead_letters,
         incidents=incidents,
         topics=topics,
+        throttling=throttling,
     )
     publisher = Publisher(
         view,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from penstock.runtime.changelog.checkpoint import CheckpointInterval
 from penstock.runtime.commit.compare_and_set import CompareAndSet, Offsets
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StreamsError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import Event, EventKind
@@ -43,6 +44,7 @@ class Committer:
         dead_letters: GlobalDeadLetters | None,
         incidents: Incidents,
         topics: TopicAdmin,
+        throttling: Throttling,
     ) -> None:
         """`dead_letters`: those of the global task, written with the next commit; None without a global task."""
         config, clock, metrics = spec.config, spec.clock, spec.metrics
@@ -62,7 +64,7 @@ class Committer:
         metrics.gauge("uncommitted-bytes-limit", STATE).set(-1 if uncommitted_max < 0 else self._uncommitted_max)
         self._checkpoints = CheckpointInterval(config.integer("statestore.checkpoint.interval.ms"), clock.monotonic_ms())
         timeout_ms = int(str(config.producer_properties()["transaction.timeout.ms"])) if config.exactly_once else math.inf
-        self.pace = Pace(timeout_ms, clock)
+        self.pace = Pace(timeout_ms, throttling, clock)
         self._latency = metrics.latency("commit-latency", THREAD)
         self._count = metrics.counter("commit-total", THREAD)
         self._moved = 0

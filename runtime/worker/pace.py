@@ -1,10 +1,11 @@
-"""The number of input records that a worker processes per span of time, while brokers take its outputs slowly.
+"""The number of input records that a worker processes per span of time, while a quota delays its outputs.
 
 A transaction must end within `transaction.timeout.ms`, or the brokers abort it. What a worker processes within a commit interval may be
-more than they take in that time. When a producer quota is used up, for example, a broker reads nothing from the worker's connections until
-the average of the last seconds is within the quota (KIP-13), not even the commit. Each attempt would process as much again, and fail again.
-So a commit that takes long limits the records of the next ones, and quick ones raise the limit again until there is none. (Kafka Streams
-has no limit, and repeats such a transaction.)
+more than they take in that time: when a producer quota is used up, a broker reads nothing from the worker's connections until the average
+of the last seconds is within the quota (KIP-13), not even the commit. Each attempt would process as much again, and fail again. So a commit
+that takes long limits the records of the next ones, and quick ones raise the limit again until there is none. (Kafka Streams has no limit,
+and repeats such a transaction.) A commit that takes long for another reason, such as a partition without a leader, limits nothing: the
+worker has to catch up afterwards.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.model.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -28,9 +30,10 @@ _NO_LIMIT = 20_000
 class Pace:
     """Used by the worker's thread only."""
 
-    def __init__(self, timeout_ms: float, clock: Clock) -> None:
+    def __init__(self, timeout_ms: float, throttling: Throttling, clock: Clock) -> None:
         """`timeout_ms`: `transaction.timeout.ms`; infinite without transactions."""
         self._timeout_ms = timeout_ms
+        self._throttling = throttling
         self._clock = clock
         self._limit: float = math.inf
         self._records = 0
@@ -58,7 +61,7 @@ class Pace:
             self._changed_ms = self._clock.monotonic_ms()
             if self._limit > _NO_LIMIT:
                 self._limit = math.inf
-                logger.info("brokers take the outputs in time again")
+                logger.info("commits are in time again: what is processed is not limited any more")
 
     def failed(self, late_ms: float) -> None:
         """Note that the open transaction is aborted, `late_ms` after its commit was due."""
@@ -67,13 +70,13 @@ class Pace:
             self._lower(records // 2, late_ms)
 
     def _lower(self, records: int, late_ms: float) -> None:
-        if not records:
+        if not records or not self._throttling.recent_ms():
             return
         if self._limit == math.inf:
             self._limit = max(1, int(records * SPAN_MS / late_ms))
             logger.warning(
-                "a commit was late by %.1f s (transaction.timeout.ms is %.1f s): while brokers take outputs so slowly, less is processed, "
-                "first %d records per %d ms. Perhaps a quota is used up: `penstock doctor` tells",
+                "a quota has delayed a commit by %.1f s (transaction.timeout.ms is %.1f s): while it does, less is processed, first %d "
+                "records per %d ms",
                 *(late_ms / 1000, self._timeout_ms / 1000, self._limit, SPAN_MS),
             )
         elif self._may_change():

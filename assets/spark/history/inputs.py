@@ -242,7 +242,7 @@ def _by_partition(offsets: Mapping[int, int]) -> Column:
 
 
 def rows_before_end(spark: SparkSession, topic: str, given: BackfillInput, bounds: Bounds) -> int:
-    """Return the number of a table's rows that a run from the first record on reads. Only the columns that tell it are read."""
+    """Return the number of a table's rows that a run from the first record on reads. Only the columns that decide it are read."""
 
     def own(name: str) -> str:
         return given.columns.get(name, [name])[0]

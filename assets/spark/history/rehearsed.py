@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from penstock.assets.spark.history.beginning import parts_of
+from penstock.assets.spark.history.days import Offset, bounds_of
 from penstock.assets.spark.history.errors import HistoryError
-from penstock.assets.spark.history.inputs import Bounds
 from penstock.assets.spark.history.job import read_file
 from penstock.assets.spark.history.run import Brokers, HistoryRequest, HistoryResult, plan_run, run_history
 from penstock.assets.spark.seeds.job import SeedError
@@ -91,14 +91,10 @@ def _history(request: messages.RunOnSpark) -> HistoryRequest:
 
 
 def _brokers(request: messages.RunOnSpark) -> Brokers:
-    starts: dict[str, dict[int, int]] = {}
-    ends: dict[str, dict[int, int]] = {}
-    for span in (*request.spans, *request.global_spans):
-        starts.setdefault(span.topic, {})[span.partition] = span.first
-        ends.setdefault(span.topic, {})[span.partition] = span.end
+    offsets = [Offset(span.topic, span.partition, span.first, span.end) for span in (*request.spans, *request.global_spans)]
     return Brokers(
         lambda topics: {topic: request.partitions[topic] for topic in topics if topic in request.partitions},
-        lambda topics: Bounds(starts, ends),
+        lambda topics: bounds_of(offsets, None),
     )
 
 

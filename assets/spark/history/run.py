@@ -21,6 +21,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -430,13 +431,14 @@ def _formats(plan: HistoryPlan, given: tuple[str, ...]) -> dict[str, StoreFormat
     return {builder.name: builder.settings.format() for builder in builders if isinstance(builder, Builder)}
 
 
+def _add(digest: hashlib._Hash, *parts: object) -> None:
+    digest.update("\0".join([*map(str, parts), "\n"]).encode())
+
+
 def _program(request: HistoryRequest, plan: HistoryPlan) -> str:
     """Return a name for everything that determines the state, except where the run begins and ends."""
     digest = hashlib.sha256()
-
-    def add(*parts: object) -> None:
-        digest.update("\0".join([*map(str, parts), "\n"]).encode())
-
+    add = partial(_add, digest)
     application = request.application
     add(application.id, application.factory, plan.topology_hash, code_digest([application.factory.partition(":")[0].partition(".")[0]]))
     for key, value in sorted(application.config.items()):
@@ -453,10 +455,7 @@ def _program(request: HistoryRequest, plan: HistoryPlan) -> str:
 def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan) -> str:
     """Return a name for everything that determines the result of a run."""
     digest = hashlib.sha256(_program(request, plan).encode())
-
-    def add(*parts: object) -> None:
-        digest.update("\0".join([*map(str, parts), "\n"]).encode())
-
+    add = partial(_add, digest)
     add(request.until, request.seed, request.outputs, sorted(request.begin.items()), request.daily, request.after)
     for topic, given in sorted(request.inputs.items()):
         if given.location != KAFKA:

@@ -18,11 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar, get_type_hints
 
 import dagster as dg
-import filelock
 import msgspec
 from dagster._core.errors import DagsterExecutionInterruptedError
 from pyspark.sql import SparkSession
@@ -32,7 +30,8 @@ from penstock.assets.spark.process.run import EXIT_ENDED, Answer, Order, Report
 from penstock.orchestration.dagster.ops import failure
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.orchestration.declarations.spark_settings import LOCK, SparkSettings
+from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.orchestration.embedded.spark_turn import spark_turn
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -54,7 +53,7 @@ class SparkJobs(dg.ConfigurableResource["SparkJobs"]):
         """
         paths = ProjectPaths.find()
         settings = Applications.of(paths).spark
-        with _turn(paths.home, settings.resolved(), context.log.info):
+        with spark_turn(paths.home, context.log.info, local=settings.resolved().is_local):
             yield
 
     def run(
@@ -81,29 +80,10 @@ class SparkJobs(dg.ConfigurableResource["SparkJobs"]):
             request=msgspec.Raw(msgspec.json.encode(request)),
             settings=msgspec.structs.replace(settings, delta=delta),
         )
-        with _turn(paths.home, settings.resolved(), context.log.info):
+        with spark_turn(paths.home, context.log.info, local=settings.resolved().is_local):
             answer = _run(context, order)
         result: Result = msgspec.json.decode(answer.result, type=get_type_hints(job)["return"])
         return result
-
-
-@contextlib.contextmanager
-def _turn(home: Path, settings: SparkSettings, say: Callable[[str], object]) -> Iterator[None]:
-    """Wait until no other job runs on this machine: each uses all cores, and its share of the memory. A waiting run logs that it waits."""
-    if not settings.is_local:
-        yield
-        return
-    home.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(home / LOCK, is_singleton=True)  # one per process, re-entrant on this thread
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        say("another run's Spark is at work on this machine: waiting for its end")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _run(context: Context, order: Order) -> Answer:

@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from penstock.assets.spark.process.pipes import _turn, _without_answer
+from penstock.assets.spark.process.pipes import _without_answer
 from penstock.assets.spark.session import session
 from penstock.assets.spark.session.explained import explained
 from penstock.assets.spark.session.progress import Lines, Work
@@ -19,6 +19,7 @@ from penstock.assets.spark.session.session import OWN_PACKAGES, _addresses, _req
 from penstock.orchestration.declarations.spark_settings import SparkSettings, WrongSparkError
 from penstock.orchestration.embedded.jars import DELTA, SPARK_KAFKA, read_lock
 from penstock.orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.spark_turn import spark_turn
 
 CLUSTER = SparkSettings(master="spark://host:7077", python="python3.11", driver_host="10.0.0.5", executor_memory="4g")
 
@@ -193,16 +194,16 @@ def test_on_this_machine_one_job_works_at_a_time(tmp_path: Path) -> None:
         waiting.set()
 
     def wait() -> None:
-        with _turn(tmp_path / "home", SparkSettings(), say):
+        with spark_turn(tmp_path / "home", say, local=SparkSettings().is_local):
             over.set()
 
-    with _turn(tmp_path / "home", SparkSettings(), said.append):
+    with spark_turn(tmp_path / "home", said.append, local=SparkSettings().is_local):
         other = threading.Thread(target=wait)
         other.start()
         assert waiting.wait(30) and not over.is_set()
-        with _turn(tmp_path / "home", CLUSTER, said.append):
+        with spark_turn(tmp_path / "home", said.append, local=CLUSTER.is_local):
             pass  # a cluster shares itself out
-        with _turn(tmp_path / "home", SparkSettings(), said.append):
+        with spark_turn(tmp_path / "home", said.append, local=SparkSettings().is_local):
             pass  # the turn is this thread's already
         assert not over.is_set()
     other.join(30)

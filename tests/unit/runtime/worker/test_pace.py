@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.runtime.kafka.throttling import Throttling
 from penstock.runtime.testing import ManualClock
 from penstock.runtime.worker.pace import SPAN_MS, Pace
 
@@ -21,6 +22,7 @@ class Work:
     beyond `WINDOW_S` times the quota delays the next commits, which fail after `TIMEOUT_MS`."""
 
     pace: Pace
+    throttling: Throttling
     clock: ManualClock
     quota: float
     most: int = 20_000
@@ -37,6 +39,7 @@ class Work:
             self._pass(SPAN_MS)
             delay_ms = int(max(0.0, self.debt / self.quota - WINDOW_S) * 1000)
             self._pass(min(delay_ms, TIMEOUT_MS))
+            self.throttling.add(delay_ms)
             if delay_ms < TIMEOUT_MS:
                 self.committed.append(records)
                 self.pace.committed(delay_ms)
@@ -51,7 +54,8 @@ class Work:
 
 def work(quota: float) -> Work:
     clock = ManualClock()
-    return Work(Pace(TIMEOUT_MS, clock), clock, quota)
+    throttling = Throttling(clock)
+    return Work(Pace(TIMEOUT_MS, throttling, clock), throttling, clock, quota)
 
 
 def test_without_slow_commits_there_is_no_limit() -> None:
@@ -88,8 +92,19 @@ def test_a_limit_is_not_raised_while_there_is_little_to_process() -> None:
     assert slow.pace.room <= limit
 
 
+def test_a_commit_that_no_quota_delays_limits_nothing() -> None:
+    """After an outage of brokers a worker has to catch up."""
+    clock = ManualClock()
+    pace = Pace(TIMEOUT_MS, Throttling(clock), clock)
+    for note in (pace.committed, pace.failed):
+        pace.processed(20_000)
+        note(TIMEOUT_MS)
+        assert pace.room == math.inf
+
+
 def test_without_transactions_nothing_is_late() -> None:
-    pace = Pace(math.inf, ManualClock())
+    clock = ManualClock()
+    pace = Pace(math.inf, Throttling(clock), clock)
     pace.processed(10)
     pace.committed(1e9)
     pace.processed(10)
