@@ -43,6 +43,9 @@ _DECISIONS = {
 }
 """Links that open a form which is filled in. They are longer than a page is wide, and Dagster shows a link of metadata as its address, so
 they are in one Markdown text, with names."""
+_TRIED = [("dry run", "nothing is changed; each step says what it would do:")]
+_REJECTED = [("reject", "the run-book is not executed. Write a reason: the alert shows it")]
+"""Comments of forms that execute nothing."""
 
 
 def check_spec(application_id: str) -> dg.AssetCheckSpec:
@@ -92,7 +95,8 @@ def as_evaluation(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 def observation(operations: Operations, alert: Alert) -> dg.AssetObservation:
     """Return an entry for the asset's event log with the current state of an alert."""
     partition = alert.instance if alert.instance in operations.applications.instances else None
-    description = f"alert {alert.id} {alert.state}: {alert.title}" + (f" ({alert.resolution})" if alert.resolution else "")
+    more = alert.resolution or alert.detail.get("run-book")
+    description = f"alert {alert.id} {alert.state}: {alert.title}" + (f" ({more})" if more else "")
     return dg.AssetObservation(
         asset_key=instances_key(alert.application),
         partition=partition,
@@ -124,15 +128,17 @@ def links(alert: Alert) -> dict[str, str]:
     """Return the paths, within Dagster's UI, of the decisions on this alert, by name: forms that are filled in, and the instance's page."""
     found: dict[str, str] = {}
     if alert.state != AlertState.RESOLVED.value:
-        if (run := alert_text.waits_for_approval(alert)) is not None:
-            for decision in ("approve", "reject"):
+        run, repair = alert_text.waits_for_approval(alert), _repair(alert)
+        steps = [] if repair is None else [(f"step {step.name}", step.what) for step in repair[0].BOOK.STEPS]
+        if run is not None:
+            for decision, said in (("approve", steps), ("reject", _REJECTED)):
                 asked = {"run_book_run": run, "decision": decision, "reason": ""}
-                found[decision] = _launchpad(alert, "approve_run_book", "decide", asked)
-        if (repair := _repair(alert)) is not None:
+                found[decision] = _launchpad(alert, "approve_run_book", "decide", asked, said)
+        if repair is not None:
             declared, values = repair
             if run is None:
-                found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": False}, declared)
-            found["try"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": True}, declared)
+                found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": False}, steps)
+            found["try"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": True}, [*_TRIED, *steps])
         if alert.kind == EventKind.TASK_PAUSED.value and alert.detail.get("reason") != "command":
             corrected = {"application": alert.application, "task": alert.task, "factory": "", "records": 10}
             found["rehearse"] = _launchpad(alert, "rehearse_repair", "repair", corrected)
@@ -156,7 +162,7 @@ def _repair(alert: Alert) -> tuple[type[RunBookInputs], Mapping[str, object]] | 
     return SkipRecordInputs, {**task, **{name: alert.detail.get(name) for name in ("topic", "partition", "offset")}}
 
 
-def _launchpad(alert: Alert, job: str, op: str, config: Mapping[str, object], declared: type[RunBookInputs] | None = None) -> str:
+def _launchpad(alert: Alert, job: str, op: str, config: Mapping[str, object], steps: Sequence[tuple[str, str]] = ()) -> str:
     """Return the path of a launchpad whose form is filled in, with comments on the alert and on what the steps will do."""
     said: list[tuple[str, object]] = [
         ("alert", f"{alert.id}, {alert.kind} {alert.subject}"),
@@ -165,14 +171,13 @@ def _launchpad(alert: Alert, job: str, op: str, config: Mapping[str, object], de
     ]
     facts = alert_text.facts(alert)
     said += [(f"first bytes of the {part}", facts.get(part)) for part in ("key", "value")]
-    if declared is not None:
-        said += [(f"step {step.name}", step.what) for step in declared.BOOK.STEPS]
-    return launchpad_path(job, op, config, facts=said)
+    return launchpad_path(job, op, config, facts=[*said, *steps])
 
 
 def changed(session: Session, seen: Mapping[str, str]) -> tuple[Sequence[Alert], dict[str, str]]:
-    """Return the alerts whose state has changed since `seen`, and the new value of `seen`: state by number, without resolved alerts."""
-    now = {str(alert.id): alert.state for alert in alerts.unresolved(session)}
+    """Return the alerts that have changed since `seen`, and the new value of `seen`: state and run-book by number, without resolved
+    alerts."""
+    now = {str(alert.id): f"{alert.state} {alert.detail.get('run-book', '')}".rstrip() for alert in alerts.unresolved(session)}
     news = sorted(int(number) for number in {*seen, *now} if seen.get(number) != now.get(number))
     found = [alert for number in news if (alert := session.get(Alert, number)) is not None]
     return found, now

@@ -30,7 +30,7 @@ from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.rehearsals.demand import demand
 from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
-from penstock.orchestration.run_books.base import text_of
+from penstock.orchestration.run_books.base import Subject, text_of
 from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
@@ -144,13 +144,12 @@ def title(run_book: str, subject: str) -> dict[str, str]:
     return {verb: subject if len(subject) <= most else f"{subject[: most - end - 1]}…{subject[-end:]}"}
 
 
-def _tag(context: dg.OpExecutionContext, operations: Operations, book: RunBook) -> None:
+def _tag(context: dg.OpExecutionContext, operations: Operations, verb: str, application: str, subject: Subject) -> None:
     """Tag the run with what it is about: its title, by which the list of runs shows it, and application, record, task and alert."""
-    subject, application = book.subject(), book.application.id
     with operations.control_plane.reading() as session:
         found = [alert.id for alert in alerts.unresolved(session, application=application, subject=subject.name)]
     tags = {
-        **title(book.NAME, subject.name),
+        **title(verb, subject.name),
         APPLICATION: application,
         "penstock/record": subject.name if subject.offset is not None else None,
         "penstock/task": subject.task,
@@ -289,6 +288,9 @@ def approval_job() -> dg.JobDefinition:
             if config.decision is Decision.reject:
                 rejected = reject(operations.control_plane, config.run_book_run, actor, config.reason)
                 context.log.info(f"run {rejected.id}: {rejected.reason}")
+                subject = Subject(rejected.subject, rejected.task, rejected.topic, rejected.partition, rejected.offset)
+                _tag(context, operations, "reject", rejected.application, subject)
+                context.log_event(alert_check.evaluation(operations, rejected.application))  # type: ignore[arg-type]  # as in `_report`
                 return
             approved = approve(operations.control_plane, config.run_book_run, actor)
         context.log.info(f"run {approved.id} is approved: {approved.run_book} {approved.subject}")
@@ -348,7 +350,8 @@ def _step_op(name: str, step: Step, schema: Mapping[str, dg.Field], begin: Begin
 
         def execution() -> Execution:
             book = begin(context, operations)
-            _tag(context, operations, book)
+            verb = "try" if context.op_config.get("dry_run") else book.NAME
+            _tag(context, operations, verb, book.application.id, book.subject())
             return Execution(book)
 
         with explained():

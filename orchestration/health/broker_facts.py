@@ -1,5 +1,5 @@
 """Facts about an application that only the brokers know: log end offsets, committed offsets, open transactions, settings of topics and of
-offset retention."""
+offset retention, a reset that has not ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from penstock.orchestration.declarations.applications import Application
+from penstock.runtime.coordination.resets import last_reset, unfinished
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -31,18 +32,22 @@ class BrokerFacts:
     """First offset of the oldest open transaction, of partitions that have one."""
     cleanup_policies: Mapping[str, str] = field(default_factory=dict)
     offsets_retention_minutes: int | None = None
+    unfinished_reset: str = ""
+    """Sentence on a reset that has begun and not ended, with the command that ends it."""
 
 
-def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str]) -> BrokerFacts:
+def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str], *, runs: bool) -> BrokerFacts:
     """Request the application's committed offsets, the bounds and open transactions of its input partitions, changelogs and events, and
-    configurations. Raises BrokerUnavailableError."""
-    topics = TopicAdmin(application.streams_config())
+    configurations. `runs`: an instance runs, so no reset has begun. Raises BrokerUnavailableError."""
+    config = application.streams_config()
+    topics = TopicAdmin(config)
     admin = AdminClient(application.connection.client({"log_level": 2}))
     try:
         retention = _offsets_retention(
             admin
         )  # first: the requests below are safe only if a broker answers (see `penstock.orchestration.kafka.task_commands`)
         committed = topics.committed_offsets(application.id, stable=False)
+        reset = None if runs else last_reset(config, topics)
     except KafkaException as error:
         said = with_remedy(error.args[0], "DescribeConfigs on cluster kafka-cluster")
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {said}") from error
@@ -60,6 +65,7 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
         open_transactions={each: end for each, end in ends.items() if end < marks[each]},
         cleanup_policies={topic: known[topic].config.get("cleanup.policy", "") for topic in global_topics if topic in known},
         offsets_retention_minutes=retention,
+        unfinished_reset="" if reset is None or reset.ended else unfinished(reset, application.id),
     )
 
 

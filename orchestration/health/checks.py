@@ -98,7 +98,7 @@ STANDBYS, DEAD_LETTERS, EXPIRY, COMPACTION = "standby_replicas", "dead_letter_gr
 PARTITIONS, TRANSACTIONS = "input_partitions", "hanging_transactions"
 DESCRIPTIONS: Mapping[str, str] = {
     FRESHNESS: "The oldest work that is in no checkpoint, and what would have to be restored, are below the limits in `streams.toml`.",
-    LIVENESS: "Every instance that should run has reported in the last 30 seconds.",
+    LIVENESS: "Every instance that should run has reported in the last 30 seconds, and no reset is unfinished, which would keep it out.",
     LAG: "Records that wait to be processed are below the limits in `streams.toml` and do not grow all the time.",
     STANDBYS: "Every task with state has `num.standby.replicas` standbys on living instances.",
     DEAD_LETTERS: "Fewer records were skipped in the last hour than the limit in `streams.toml`.",
@@ -179,6 +179,11 @@ class Known:
         started = any(row.started_at is not None or row.heartbeat_at is not None for row in self.instances.values())
         return "nothing runs: every instance is stopped" if started else "nothing runs yet"
 
+    @property
+    def unfinished_reset(self) -> str:
+        """Sentence on a reset that has begun and not ended: until then, no instance starts. Empty if there is none."""
+        return "" if self.broker is None else self.broker.unfinished_reset
+
     def changelogs(self, task: str) -> dict[TopicPartition, int | None]:
         """Return the task's changelogs, as named in any checkpoint of it or of its sub-topology, without offsets; of a global store, its
         topic's partitions."""
@@ -257,7 +262,8 @@ def liveness(known: Known) -> CheckResult:
     waits = [silent for row in rows if row.problem and isinstance(silent := row.cells["silent_s"], float)]
     alert = "INSTANCE_SILENT" if max(waits, default=0.0) > SILENT_ALERT_SECONDS else None
     living = sum(known.lives(name) for name in known.application.instances)
-    return CheckResult(LIVENESS, known.application.id, rows, {"living_instances": living}, alert=alert)
+    problems = ((Severity.ERROR, reset),) if (reset := known.unfinished_reset) else ()
+    return CheckResult(LIVENESS, known.application.id, rows, {"living_instances": living}, problems, alert=alert)
 
 
 def _alive(known: Known, name: str) -> Row:

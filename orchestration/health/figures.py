@@ -33,6 +33,8 @@ DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN, SILENT = "does not run", "stopped
 """States of instances that are not the engine's. `SILENT`: it is to run, its last report is old, and nothing says that its process has
 ended: after an outage of the brokers an instance may take a minute until it reports again."""
 _NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN, SILENT)
+ENDED = (State.NOT_RUNNING.value, State.ERROR.value)
+"""States of the engine in which an instance does not run."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -154,7 +156,7 @@ def _names(known: Known) -> list[str]:
 def _state(known: Known, row: Instance | None, dead: bool, unknown: str) -> str:
     if row is None or (row.state is None and row.heartbeat_at is None and not row.wanted):
         return NEVER_STARTED
-    ended = dead or row.state in (State.NOT_RUNNING.value, State.ERROR.value)
+    ended = dead or row.state in ENDED
     if unknown and not ended:
         return UNKNOWN
     if not ended and known.lives(row.name):
@@ -234,6 +236,8 @@ def _sentence(known: Known, results: Sequence[CheckResult], states: Mapping[str,
 
 def _said(known: Known, results: Sequence[CheckResult], states: Mapping[str, str]) -> Iterator[str]:
     """Yield the problems, the most urgent first."""
+    if reset := known.unfinished_reset:
+        yield reset
     tasks = list(_open(known, states))
     if paused := sorted((task for task in tasks if task.state == TaskState.PAUSED.value), key=lambda task: task.task):
         places = "; ".join(_place(known, task) for task in paused[:_SHOWN]) + _more(paused)
@@ -244,7 +248,7 @@ def _said(known: Known, results: Sequence[CheckResult], states: Mapping[str, str
     if silent := [name for name, state in states.items() if state == SILENT]:
         last = {name: known.instances[name].heartbeat_at or known.at for name in silent[:_SHOWN]}
         yield ", ".join(f"{name} has reported nothing since {_time(known, at)}" for name, at in last.items()) + _more(silent)
-    said = [LIVENESS] if down or silent else []
+    said = [LIVENESS] if reset or down or silent else []
     if failing := [result.name for result in results if result.severity is not Severity.INFO and result.name not in said]:
         yield f"{'check' if len(failing) == 1 else 'checks'} {', '.join(failing)} {'fails' if len(failing) == 1 else 'fail'}"
     changing = [f"{name} is {state}" for name, state in states.items() if state in (State.REBALANCING.value, State.CREATED.value)]

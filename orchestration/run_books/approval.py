@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.orchestration.alerts import alerts
 from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.instances.operations import Operations
@@ -40,9 +41,11 @@ def approved_run_book(operations: Operations, run_id: int, actor: str, progress:
 def _decide(control_plane: ControlPlane, run_id: int, state: RunBookState, actor: str, action: str, reason: str) -> RunBookRun:
     at = audit.now()
     with control_plane.writing() as session:
-        run = session.get(RunBookRun, run_id, with_for_update=True)
+        run = session.get(RunBookRun, run_id)
         if run is None:
             raise RefusedError(f"there is no run {run_id}; `penstock run-books` lists them")
+        unresolved = alerts.unresolved(session, application=run.application)  # locked before the run, as by the sensors
+        session.refresh(run, with_for_update=True)
         if run.state == state.value:
             return run
         if run.state != RunBookState.PROPOSED.value:
@@ -52,6 +55,11 @@ def _decide(control_plane: ControlPlane, run_id: int, state: RunBookState, actor
             run.ended_at, run.reason = at, reason
         else:
             run.requested_at = at  # from now on it counts as killed if nothing executes it, however long it has waited for this
+        outcome = f"REFUSED ({reason})" if reason else f"is approved by {actor}"
+        for alert in unresolved:
+            if alert.detail.get("run_book_run") == run.id:
+                said = f"{run.run_book} {outcome}: run {run.id}"
+                alert.detail = {**alert.detail, "run-book": said, "waits_for_approval": False}
         audit.record(
             session, actor, action, at=at, application=run.application, task=run.task, run_book_run_id=run.id, detail={"reason": reason}
         )

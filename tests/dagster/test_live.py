@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import select
 
 from penstock.orchestration.alerts import pauses
@@ -22,6 +22,7 @@ from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see, t
 from tests.dagster.live import LiveDagster
 from tests.dagster.telling import Project
 from tests.support import wait_until
+from tests.support.instances import members
 
 
 @pytest.fixture
@@ -91,6 +92,80 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
 
     dagster.stop()
     assert third is not None and third.alive, "the instance outlives Dagster"
+
+
+def test_an_on_call_engineer_tries_approves_and_rejects_by_the_links_of_an_alert(project: Project, tmp_path: Path) -> None:
+    executable = chromium()
+    if executable is None:
+        pytest.skip(NO_BROWSER)
+    application, broker = project.application, project.broker
+    streams_toml = project.operations.paths.streams_toml
+    streams_toml.write_text(streams_toml.read_text() + 'start = "after-approval"\n')
+    for end, partitions in (("in", 2), ("out", 1)):
+        broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+    project.operations.start(application.instances[0], actor="ann")
+    broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b"first \xff"), (b"key", b"{}")], partition=0)
+    first, second = f"{application.id}-in-0@1", f"{application.id}-in-0@3"
+    dagster = LiveDagster(tmp_path / "dagster")
+    try:
+        wait_until(lambda: run_books(project) == [RunBookState.PROPOSED.value], 120, "the proposal")
+        with opened(executable) as page:
+            _follow(page, dagster.url, application.id, "try", first, "would")
+            assert run_books(project) == [RunBookState.PROPOSED.value], "it waits as before"
+            assert alerts(project) == {"TASK_PAUSED": AlertState.OPEN.value}
+            assert members(broker, application.id)[application.instances[0]]["0_0"] == "PAUSED"
+
+            _follow(page, dagster.url, application.id, "approve", first, *(f"decide.skip_{step.name}" for step in SkipRecord.STEPS))
+            assert run_books(project) == [RunBookState.DONE.value]
+            wait_until(lambda: members(broker, application.id)[application.instances[0]]["0_0"] == "RUNNING", 60, "the task, which runs")
+            see(page, _checks(dagster.url, application.id), "no alert is open", "Passed")
+            picture(page, "decision-approved")
+
+            broker.produce(f"{application.id}-in", [(b"key", b"second \xff")], partition=0)
+            wait_until(lambda: run_books(project) == ["DONE", "PROPOSED"], 120, "the second proposal")
+            _follow(page, dagster.url, application.id, "reject", second, "the code is wrong")
+            assert run_books(project) == ["DONE", "REFUSED"]
+            see(page, _checks(dagster.url, application.id), f"is paused at {second}", "REFUSED (rejected by", "the code is wrong", "Failed")
+            _show_decisions(page)
+            expect(page.get_by_role("link", name="repair")).to_be_visible(timeout=60_000)
+            assert page.get_by_role("link", name="approve").count() == 0, "nothing waits for an approval any more"
+            picture(page, "decision-rejected")
+            done = {"try": first, "skip": first, "reject": second}
+            see(page, f"{dagster.url}/runs", *(f"{verb}: {title(verb, place)[verb]}" for verb, place in done.items()))
+            picture(page, "decision-runs")
+        assert alerts(project) == {"TASK_PAUSED": AlertState.OPEN.value}
+        assert members(broker, application.id)[application.instances[0]]["0_0"] == "PAUSED"
+        assert [record.value for record in broker.consume(dead_letter_topic(application.id))] == [b"first \xff"], "once, by the approval"
+    finally:
+        dagster.stop()
+
+
+def _checks(url: str, application_id: str) -> str:
+    return f"{url}/assets/{application_id}/instances?view=checks&checkDetail=no_open_alerts"
+
+
+def _show_decisions(page: Page) -> None:
+    page.locator("tr", has_text="6.1 decisions").last.get_by_text("[Show Markdown]").click()
+
+
+def _follow(page: Page, url: str, application_id: str, decision: str, place: str, *texts: str) -> None:
+    """Follow an alert's link to a form that is filled in, launch it by a click, and wait for the run's end and these texts on its time
+    line. Give a reason where nothing else would say why."""
+    see(page, _checks(url, application_id), f"is paused at {place}")
+    _show_decisions(page)
+    page.get_by_role("link", name=decision, exact=True).click()
+    expect(page.get_by_text("# first bytes of the value").first).to_be_visible(timeout=60_000)
+    if decision == "reject":
+        page.get_by_text("reason").last.click()
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.type("the code is wrong")
+    picture(page, f"decision-{decision}-form")
+    page.get_by_role("button", name="Launch run").first.click(timeout=60_000)
+    expect(page.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
+    for text in texts:
+        expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
+    picture(page, f"decision-{decision}-run")
 
 
 def _now(dagster: LiveDagster, application_id: str) -> str | None:

@@ -4,7 +4,9 @@ reset was killed; running instances and other applications are not affected."""
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,15 +23,19 @@ from confluent_kafka import TopicPartition as ClientPartition
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from penstock.assets.checks import look_at
 from penstock.orchestration.cli import app
 from penstock.orchestration.dagster.jobs import run_book_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import AuditEntry
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
+from penstock.orchestration.health.checks import LIVENESS
 from penstock.orchestration.instances.launcher import LaunchError
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import SilentBrokers
 from penstock.orchestration.resets.brokers import Brokers
 from penstock.orchestration.run_books import ResetApplication
 from penstock.orchestration.run_books.inputs import ResetApplicationInputs
@@ -132,6 +138,14 @@ def own(project: Project) -> set[str]:
     }
 
 
+def sentence(project: Project) -> str:
+    """Return the sentence with which the application's overview in Dagster begins. The check of its instances fails with a reset."""
+    results, found, _ = look_at(project.operations, project.application, now(), logging.getLogger(__name__), SilentBrokers())
+    (alive,) = (result for result in results if result.name == LIVENESS)
+    assert alive.passed is ("reset" not in found.sentence) and (alive.passed or alive.summary == found.sentence)
+    return found.sentence
+
+
 def test_a_reset_application_counts_as_a_fresh_one(wide: Project) -> None:
     """One instance's state is moved away and restored later, as if from another machine: it is recognised and dropped."""
     id_, neighbour = wide.application.id, f"{wide.application.id}-b"
@@ -188,11 +202,15 @@ def test_a_reset_that_is_killed_at_any_step_keeps_instances_out_and_is_brought_t
         killed = subprocess.run([sys.executable, "-m", "tests.dagster.killed", ResetApplication.NAME, step.name], cwd=ROOT, check=False)
         assert killed.returncode == -signal.SIGKILL, step.name
         assert "topics" not in step.name or not own(wide) & internal
+        said = f"a reset of application {id_} was begun by a test at .* and has not ended: end it with penstock reset {id_}"
+        stopped = "nothing runs: every instance is stopped"
+        assert re.fullmatch(stopped if step.name in ("check", "end") else said, sentence(wide)), step.name
         if step.name in ("begin", "disks"):
             with pytest.raises(LaunchError, match=f"has not ended: end it with penstock reset {id_}, then start again"):
                 wide.operations.start(name, actor="ann")
             stop_all(wide)
     penstock("reset", id_, "--yes")
+    assert sentence(wide) == "nothing runs: every instance is stopped"
     run_all(wide, behind=ends(wide))
 
 

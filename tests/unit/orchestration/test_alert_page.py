@@ -223,7 +223,12 @@ def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_chan
     comments = [line for line in comments if not line.startswith("#  ")]
     beginnings = [comment.removeprefix("# ").split(":")[0] for comment in comments]
     steps = [f"step {step.name}" for step in SkipRecordInputs.BOOK.STEPS]
-    assert beginnings == ["alert", "task", "error", "first bytes of the key", "first bytes of the value", *steps]
+    about = ["alert", "task", "error", "first bytes of the key", "first bytes of the value"]
+    assert beginnings == [*about, *steps]
+    waiting = alert_check.links(alert(run_book_run=3, waits_for_approval=True))
+    for name, more in (("approve", steps), ("try", ["dry run", *steps]), ("reject", ["reject"])):
+        said = [line.removeprefix("# ").split(":")[0] for line in form(waiting[name]).splitlines() if line.startswith("# ")]
+        assert [each for each in said if not each.startswith(" ")] == [*about, *more]
 
 
 def test_what_a_record_contains_stays_in_its_block() -> None:

@@ -348,7 +348,7 @@ def test_records_behind_a_pause_are_its_tasks_lag_and_no_lag_of_the_application(
         session.add_all([instance(), paused("0_4", 15535), task("0_0", lag=3)])
     ends = {TopicPartition("flights", 4): 15535 + 700, TopicPartition("flights", 0): 13}
     committed = {TopicPartition("flights", 4): 15535, TopicPartition("flights", 0): 10}
-    monkeypatch.setattr("penstock.orchestration.health.examination.ask_broker", lambda *_: BrokerFacts(committed, ends=ends))
+    monkeypatch.setattr("penstock.orchestration.health.examination.ask_broker", lambda *_, **__: BrokerFacts(committed, ends=ends))
     there = facts(A, control_plane, NOW, brokers=True)
     found = reported(there)
     assert (found.instances["a-1"].lag, found.total.lag) == (703, 703)

@@ -176,6 +176,8 @@ def test_a_run_after_approval_waits_for_an_operator_and_costs_no_budget(control_
     assert "waits for approval" in str(story.alerts()[0].detail["run-book"])
     assert approve(control_plane, run.id, "ann").state == RunBookState.REQUESTED.value
     assert approve(control_plane, run.id, "ann").state == RunBookState.REQUESTED.value
+    (alert,) = story.alerts()
+    assert (alert.detail["run-book"], alert_text.waits_for_approval(alert)) == (f"skip-record is approved by ann: run {run.id}", None)
     with pytest.raises(RefusedError, match="waits for no approval: it is REQUESTED"):
         reject(control_plane, run.id, "bob", "no")
     with pytest.raises(RefusedError, match="there is no run 99"):
@@ -187,7 +189,14 @@ def test_a_rejected_run_is_over(control_plane: ControlPlane) -> None:
     story.pause(1)
     story.react()
     (run,) = story.runs()
+    with control_plane.reading() as session:
+        _, shown = alert_check.changed(session, {})
     assert reject(control_plane, run.id, "bob", "the code is wrong").reason == "rejected by bob: the code is wrong"
+    with control_plane.reading() as session:
+        (alert,), _ = alert_check.changed(session, shown)
+    assert alert.detail["run-book"] == f"skip-record REFUSED (rejected by bob: the code is wrong): run {run.id}", "its page says so"
+    assert list(alert_check.links(alert)) == ["repair", "try", "rehearse", "instance"], "nothing waits any more"
+    assert "skip-record" in alert_text.next_commands(alert)[0]
     with pytest.raises(RefusedError, match="waits for no approval: it is REFUSED"):
         approve(control_plane, run.id, "ann")
 

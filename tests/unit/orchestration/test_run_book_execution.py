@@ -162,7 +162,7 @@ def test_each_step_is_an_op_with_its_findings_as_metadata(
             "repair.wait": {"finding": "not needed"},
             "repair.close": {"did": "close"},
         }
-    assert {"repair": "in-0@5", "penstock/application": "a"}.items() <= run.tags.items()
+    assert {"try" if dry_run else "repair": "in-0@5", "penstock/application": "a"}.items() <= run.tags.items()
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,7 @@ def test_an_approved_run_shows_each_step_as_an_op_too(
     with control_plane.reading() as session:
         row = session.get_one(RunBookRun, 1)
         assert row.state == state.value
+    assert run.tags["skip" if state is RunBookState.DONE else "reject"] == run.tags["penstock/record"] == "in-0@5"
     if state is RunBookState.DONE:
         assert run.tags["skip"] == "in-0@5"
         assert [step.name for step in row.steps] == [step.name for step in SkipRecord.STEPS]
