@@ -334,7 +334,7 @@ class Launcher:
             before = float("inf") if heard is None else self.last_sign(process, heard) + _SILENT_SECONDS
             killed = killed_for_memory(process.pid, process.created - CLOCK_WOBBLE_SECONDS, before)
             if killed is not None:
-                return f"killed by the kernel for lack of memory at {datetime.fromtimestamp(killed, UTC):%Y-%m-%d %H:%M:%S} UTC"
+                return f"for lack of memory: the kernel killed it at {datetime.fromtimestamp(killed, UTC):%Y-%m-%d %H:%M:%S} UTC"
         if status is not None:
             return f"by {signal.Signals(-status).name}"
         crash = self._crash(process.instance)

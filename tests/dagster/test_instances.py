@@ -6,6 +6,7 @@ import base64
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import dagster as dg
 import msgspec
@@ -15,6 +16,7 @@ from sqlalchemy import select
 
 from penstock.assets.instances import instances_asset
 from penstock.assets.lineage import topics_of
+from penstock.orchestration.alerts import alert_text
 from penstock.orchestration.dagster import instance_life
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.resources import PenstockResource
@@ -31,7 +33,7 @@ from penstock.runtime.model.ids import TaskId
 from penstock.sensors.alerts import paused_tasks
 from penstock.sensors.ticks import NothingSeenError
 from tests.dagster.telling import Project, instances_that_should_run
-from tests.support import wait_until
+from tests.support import unique, wait_until
 
 TASK = TaskId(0, 0)
 BAD = b'{"truncated'
@@ -221,6 +223,34 @@ def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Proj
     with project.control_plane.reading() as session:
         alerts = [(alert.kind, alert.state) for alert in session.scalars(select(Alert))]
     assert alerts == [("INSTANCE_DIED", AlertState.RESOLVED.value)]
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """Yield the file by which a process joins a group whose memory the kernel limits to 4 MiB beyond what it has."""
+    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")  # by the kernel's version of groups
+    group = (first if first.exists() else second) / unique("penstock-test")
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if first.exists() else "memory.max")).write_text(str(4 << 20))
+    except OSError as error:
+        pytest.skip(f"the memory of a group of processes cannot be limited, which needs root: {error}")
+    yield group / "cgroup.procs"
+    group.rmdir()
+
+
+def test_the_death_of_an_instance_that_the_kernel_kills_for_memory_says_so(
+    project: Project, first: str, dagster: dg.DagsterInstance, small_group: Path
+) -> None:
+    killed = project.operations.start(first, actor="ann").process
+    small_group.write_text(str(killed.pid))
+    feed_records(project, *[msgspec.json.encode("x" * 50_000)] * 1_000)
+    wait_until(lambda: not killed.alive, 60, "its death")
+    assert tick(project, instances_that_should_run, dagster).run_requests
+    with project.control_plane.reading() as session:
+        (alert,) = session.scalars(select(Alert))
+    assert "died for lack of memory: the kernel killed it at " in alert.title
+    assert "ended: for lack of memory: the kernel killed it at " in alert_text.sections(alert)["4 why"]
 
 
 def test_rule_26_what_should_run_is_rebuilt_from_kafka(project: Project, first: str) -> None:

@@ -29,7 +29,7 @@ from tests.dagster.live import LiveDagster
 from tests.dagster.postgresql import PostgreSQL, postgresql
 from tests.dagster.telling import Project
 from tests.support import Kafka, unique, wait_until
-from tests.support.old_database import check_old_database_is_migrated
+from tests.support.old_database import check_nothing_is_lost, check_old_database_is_migrated
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,10 @@ def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(proj
 
 def test_a_database_of_the_first_version_is_migrated(url: str) -> None:
     check_old_database_is_migrated(url)
+
+
+def test_nothing_is_lost_by_the_migration_of_an_earlier_version_also_if_it_is_killed(server: PostgreSQL) -> None:
+    check_nothing_is_lost(server.new_database)
 
 
 def test_a_server_that_is_away_is_named_without_the_password() -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from alembic.migration import MigrationContext
 
 from penstock.orchestration.database import ControlPlane, ControlPlaneError, migrate
 from penstock.orchestration.database.models import Base, Instance
-from tests.support.old_database import check_old_database_is_migrated
+from tests.support.old_database import check_nothing_is_lost, check_old_database_is_migrated
 
 WRITERS, UPDATES = 4, 25
 
@@ -63,6 +64,11 @@ def test_a_database_without_tables_is_migrated_and_one_that_is_up_to_date_is_lef
 
 def test_a_database_of_the_first_version_is_migrated(tmp_path: Path) -> None:
     check_old_database_is_migrated(f"sqlite:///{tmp_path / 'control-plane.db'}")
+
+
+def test_nothing_is_lost_by_the_migration_of_an_earlier_version_also_if_it_is_killed(tmp_path: Path) -> None:
+    numbers = count()
+    check_nothing_is_lost(lambda: f"sqlite:///{tmp_path / f'{next(numbers)}.db'}")
 
 
 def test_a_reader_does_not_wait_for_a_writer(control_plane: ControlPlane) -> None:

@@ -205,7 +205,7 @@ def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, k
 
     killed = end()
     assert killed is not None
-    at = datetime.strptime(killed, "killed by the kernel for lack of memory at %Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+    at = datetime.strptime(killed, "for lack of memory: the kernel killed it at %Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
     assert abs(at.timestamp() - (now - 60)) < 10
     assert (end(age=30), end(pid=471)) == (None, None)
     assert end(age=7200, heard=now - 90) == killed
