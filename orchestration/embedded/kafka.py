@@ -14,17 +14,19 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from rich.console import Console
 
-from penstock.orchestration.embedded import jars, ports
+from penstock.orchestration.embedded import class_archive, jars, ports
 from penstock.orchestration.embedded.java import java_home
 from penstock.runtime.kafka.connection import Connection
 
@@ -122,12 +124,13 @@ class EmbeddedBroker:
     '127.0.0.1:9092'
     """
 
-    _jar_set: ClassVar[str] = jars.KAFKA
+    _jar_set: str = jars.KAFKA
 
     def __init__(self, data_dir: Path, port: int = DEFAULT_PORT, seat: Seat | None = None) -> None:
         self.data_dir = data_dir.resolve()
         self.port = port
         self._seat = seat
+        self._quick_start: Sequence[str] = ()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -154,6 +157,7 @@ class EmbeddedBroker:
     def launch(self, timeout: float = START_SECONDS) -> None:
         """Start the process, unless it runs, without waiting until it answers. Raises as `start`."""
         classes = jars.class_path(self._jar_set)
+        self._quick_start = self._archive(classes)
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             lock = (self.data_dir / "lock").open("a+")
@@ -265,7 +269,17 @@ class EmbeddedBroker:
 
     def _java(self, classes: str) -> list[str]:
         settings = [f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}", f"-Dpenstock.log={self.log_path}"]
-        return [str(java_home() / "bin" / "java"), *_JVM, *settings, "-cp", classes]
+        return [str(java_home() / "bin" / "java"), *_JVM, *self._quick_start, *settings, "-cp", classes]
+
+    def _archive(self, classes: str) -> Sequence[str]:
+        """Return the options for a quick start of Java; the first broker of a user records them."""
+
+        def record(options: Sequence[str]) -> bool:
+            Console(stderr=True).print("Preparing quick starts of Kafka (once per user, a few seconds)")
+            with tempfile.TemporaryDirectory() as folder:
+                return _Recorder(Path(folder), self._jar_set, options).run()
+
+        return class_archive.options(java_home() / "bin" / "java", classes, record)
 
     def _launch(self, classes: str, lock: IO[str]) -> None:
         """Start the process, which inherits the lock, and write its process id and port to the lock's file."""
@@ -296,6 +310,7 @@ class EmbeddedBroker:
             status = self._check_alive(deadline, timeout)
             with contextlib.suppress(KafkaException):  # still starting: tried again until the deadline
                 if (1 if self._seat is None else self._seat.node) in admin.list_topics(timeout=1).brokers:
+                    _make_group_coordinator(admin)
                     return status
             time.sleep(_POLL_SECONDS)  # also after an answer: a broker of a cluster answers while the controller has it fenced
 
@@ -320,6 +335,41 @@ class EmbeddedBroker:
     def _log_tail(self, lines: int = 15) -> str:
         text = "".join(path.read_text(errors="replace") for path in (self.log_path, self.data_dir / "broker.out") if path.exists())
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+class _Recorder(EmbeddedBroker):
+    """A broker that starts and ends in order to record its classes."""
+
+    def __init__(self, data_dir: Path, jar_set: str, options: Sequence[str]) -> None:
+        super().__init__(data_dir, ports.free_port())
+        self._jar_set = jar_set
+        self._options = options
+
+    def run(self) -> bool:
+        """Return False if it did not start, or had to be killed."""
+        try:
+            status = self.start()
+        except BrokerError:  # the start that follows says why, or succeeds without an archive
+            return False
+        os.kill(status.pid, signal.SIGTERM)
+        ended = self._wait_until_gone(STOP_SECONDS)
+        self.stop(timeout=0)
+        return ended
+
+    def _archive(self, classes: str) -> Sequence[str]:
+        return ()
+
+    def _launch(self, classes: str, lock: IO[str]) -> None:
+        self._quick_start = self._options  # not before the storage was formatted, by a Java of its own
+        super()._launch(classes, lock)
+
+
+def _make_group_coordinator(admin: AdminClient) -> None:
+    """Ask for a group, which makes the brokers create the topic of committed offsets. Else the first consumer's request does: librdkafka
+    hears "not coordinator" and tries again after three seconds."""
+    for answer in admin.describe_consumer_groups(["penstock"], request_timeout=2).values():
+        with contextlib.suppress(KafkaException):  # there is no such group: the request was all
+            answer.result()
 
 
 def new_cluster_id() -> str:

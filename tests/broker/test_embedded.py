@@ -60,6 +60,12 @@ def test_data_survives_a_restart_and_a_kill_9(own: EmbeddedBroker) -> None:
     assert [record.value for record in kafka(own).consume("kept", 2)] == [b"1", b"2"]
 
 
+def test_its_java_starts_with_an_archive_of_its_classes_and_a_first_consumer_does_not_wait_for_a_coordinator(own: EmbeddedBroker) -> None:
+    maps = Path(f"/proc/{own.start().pid}/maps")
+    assert ".jsa" in maps.read_text().replace("classes.jsa", ""), "beside that of Java's own classes"
+    wait_until((own.data_dir / "log" / "__consumer_offsets-0").is_dir, what="the topic of committed offsets")
+
+
 def test_starting_several_times_at_once_gives_one_process(own: EmbeddedBroker) -> None:
     with ThreadPoolExecutor(3) as pool:
         started = list(pool.map(lambda _: EmbeddedBroker(own.data_dir, own.port).start(), range(3)))

@@ -16,9 +16,8 @@ from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.orchestration.instances.operations import Operations
-from tests.dagster.spark_cluster import QUICK_JAVA
 from tests.dagster.telling import STREAMS_TOML, Project
-from tests.support import Kafka, unique
+from tests.support import Kafka, quick_spark, unique
 
 
 @pytest.fixture
@@ -40,11 +39,15 @@ def project(tmp_path: Path, broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> I
     operations.control_plane.close()
 
 
+@pytest.fixture(scope="package", autouse=True)
+def _quick_spark() -> None:
+    os.environ.update(quick_spark.environment())
+
+
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """Yield one session for all tests: a process has one JVM for all its sessions, so if the first lacked Delta's jars, all would."""
     os.environ["TZ"] = "UTC"  # Spark returns rows in the machine's time zone
-    quick = {"spark.driver.extraJavaOptions": QUICK_JAVA}
-    session = spark_session(SparkSettings(master="local[2]", driver_memory="1g", delta=True, conf=quick))
+    session = spark_session(SparkSettings(master="local[2]", driver_memory="1g", delta=True))
     yield session
     session.stop()

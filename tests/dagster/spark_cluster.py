@@ -26,8 +26,6 @@ BARE_PYTHON = Path(sys.executable).resolve()
 """Not in the virtual environment, whose site-packages contain this project's folder in a .pth file."""
 _OPENED = ("java.base/java.lang", "java.base/java.nio", "java.base/java.util", "java.base/sun.nio.ch", "java.base/sun.security.action")
 WORKERS = 2
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of Spark's JVM for a run of a few hundred records, most of whose time is the start."""
 
 
 class JavaProcesses:

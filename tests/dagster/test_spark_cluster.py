@@ -30,11 +30,12 @@ from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import StoreContext
-from tests.dagster.spark_cluster import BARE_PYTHON, QUICK_JAVA, ConnectServer, SparkCluster
+from tests.dagster.spark_cluster import BARE_PYTHON, ConnectServer, SparkCluster
 from tests.dagster.spark_jobs import Work, run
 from tests.dagster.test_spark_history import outputs_of, stores_of, write_table
 from tests.support import ROOT, Kafka, wait_until
 from tests.support.history import FAMILIES, WAITS_IN, Sent, by_driver, records
+from tests.support.quick_spark import QUICK_JAVA
 
 pytestmark = pytest.mark.spark
 
@@ -52,7 +53,6 @@ packages = ["tests"]
 "spark.sql.shuffle.partitions" = 2
 "spark.scheduler.minRegisteredResourcesRatio" = 1
 "spark.scheduler.maxRegisteredResourcesWaitingTime" = "120s"
-"spark.driver.extraJavaOptions" = "{QUICK_JAVA}"
 "spark.executor.extraJavaOptions" = "{QUICK_JAVA}"
 """
 END_SECONDS = 20.0

@@ -41,7 +41,6 @@ from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.snapshots.catalogue import find
 from tests.dagster.rehearsed import DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, take_at_rest, write
-from tests.dagster.spark_cluster import QUICK_JAVA
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.support import ROOT, Kafka, unique, wait_until
@@ -72,7 +71,7 @@ pytestmark = [
 FAMILIES_PART = 8
 """One in so many families of the differential tests is run on Spark: all of them take some minutes."""
 
-QUICK_START = f'"spark.driver.extraJavaOptions" = "{QUICK_JAVA}"\n"spark.sql.shuffle.partitions" = 2'
+FEW_PARTITIONS = '"spark.sql.shuffle.partitions" = 2'
 
 _ROW = pa.schema(
     [
@@ -326,7 +325,7 @@ def test_the_command_goes_on_after_a_kill_and_stages_that_are_done_do_not_run_ag
     streams.write_text(
         f'[applications.{name}]\nfactory = "{FACTORY}"\ninstances = 1\n'
         f'[applications.{name}.config]\n"bootstrap.servers" = "{broker.bootstrap_servers}"\n'
-        f'[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{QUICK_START}\n'
+        f'[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{FEW_PARTITIONS}\n'
     )
     for output in ("totals", "finals"):
         broker.create_topic(f"{topic}-{output}", 2, exact=True)
@@ -379,7 +378,7 @@ def test_an_audit_and_a_rehearsal_on_spark_find_what_those_on_this_machine_find(
     """Both begin with the state of a snapshot; one sub-topology is behind a repartition topic."""
     begin(project)
     path, application, paths = project.operations.paths.streams_toml, project.application.id, project.operations.paths
-    path.write_text(f'{path.read_text()}\n[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{QUICK_START}\n')
+    path.write_text(f'{path.read_text()}\n[spark]\nmaster = "local[2]"\ndriver-memory = "512m"\n[spark.conf]\n{FEW_PARTITIONS}\n')
     operations = Operations(paths, Applications.read(path), project.control_plane)
     wait_until(lambda: counted(project) == 500, 60, "500 records")
     take_at_rest(project)
@@ -566,7 +565,7 @@ timestamp = "at"
 master = "local[2]"
 driver-memory = "512m"
 [spark.conf]
-{QUICK_START}
+{FEW_PARTITIONS}
 """
     )
     operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)

@@ -1,9 +1,9 @@
 """Distribution of the slow tests over three processes (scripts/slow-tests).
 
-Three on two cores: most of their time is waiting. Tests of one file stay together, in their order: they share fixtures. The files in
-`HEAVY` are one unit, so Spark, PostgreSQL, the browser and three brokers never run at the same time; so is `tests/differential`, which
-shares one JVM. The units in `LONG` come first, the others by number of tests: a process that becomes free takes the next, so all end at
-about the same time.
+Three on two cores: most of their time is waiting. Tests of one file stay together, in their order: they share fixtures. The files of a
+unit in `UNITS` run one after the other, so no two of them need their gigabyte at the same time, and one session of Spark serves many; so do
+those of `tests/differential`, which share one JVM. The units in `LONG` come first, the others by number of tests: a process that becomes
+free takes the next, so all end at about the same time.
 """
 
 from __future__ import annotations
@@ -11,29 +11,34 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-HEAVY = {
-    f"tests/dagster/test_{name}.py"
-    for name in (
-        "board",
-        "changelog_tables",
-        "demo",
-        "live",
-        "outages",
-        "postgresql",
-        "screens",
-        "secured",
-        "spark_cluster",
-        "spark_history",
-        "spark_messages",
-        "spark_seed",
-        "spark_source",
-        "tables",
-        "tutorial",
-    )
-} | {"tests/chaos/test_cluster.py", "tests/broker/test_racks.py"}
-"""Files that need Spark, PostgreSQL, a browser or three brokers."""
+UNITS = {
+    "spark": (
+        "tests/dagster/test_changelog_tables.py",
+        "tests/dagster/test_spark_cluster.py",
+        "tests/dagster/test_spark_history.py",
+        "tests/dagster/test_spark_messages.py",
+        "tests/dagster/test_spark_seed.py",
+        "tests/dagster/test_spark_source.py",
+        "tests/dagster/test_tables.py",
+    ),
+    "screens": (
+        "tests/broker/test_racks.py",
+        "tests/chaos/test_cluster.py",
+        "tests/dagster/test_board.py",
+        "tests/dagster/test_demo.py",
+        "tests/dagster/test_live.py",
+        "tests/dagster/test_outages.py",
+        "tests/dagster/test_postgresql.py",
+        "tests/dagster/test_screens.py",
+        "tests/dagster/test_secured.py",
+        "tests/dagster/test_tutorial.py",
+    ),
+}
+"""Files that need Spark, PostgreSQL, a browser or three brokers, in two units of about the same length: those of one session of Spark, and
+the others."""
 LONG = (
-    "heavy",
+    "screens",
+    "spark",
     "tests/broker/test_group_life.py",
     "tests/dagster/test_reset.py",
     "tests/dagster/test_deploy.py",
@@ -62,8 +67,8 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type hin
 
 
 def unit_of(nodeid: str) -> str:
-    """Return the unit that a test runs in: `heavy`, `tests/differential`, or its file."""
+    """Return the unit that a test runs in: a name in `UNITS`, `tests/differential`, or its file."""
     file = nodeid.split("::", 1)[0]
-    if file in HEAVY:
-        return "heavy"
-    return "tests/differential" if file.startswith("tests/differential/") else file
+    if file.startswith("tests/differential/"):
+        return "tests/differential"
+    return next((unit for unit, files in UNITS.items() if file in files), file)

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.support import ROOT, script_as_module
-from tests.support.lanes import HEAVY, LONG, Lanes, unit_of
+from tests.support.lanes import LONG, UNITS, Lanes, unit_of
 
 SUITE = """
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_what_fails_twice_is_a_failure_and_not_flaky(script: ModuleType, tmp_pat
     assert end_of(capfd.readouterr().out) == []
 
 
-def test_heavy_files_are_one_unit_and_a_file_is_never_torn() -> None:
+def test_files_with_heavy_needs_share_a_unit_and_a_file_is_never_torn() -> None:
     in_a_class = unit_of("tests/broker/test_commit.py::TestKill::test_a[x::y]")
     assert in_a_class == unit_of("tests/broker/test_commit.py::test_b") != unit_of("tests/dagster/test_feed.py::test_b")
     assert unit_of("tests/differential/test_windows.py::test_a") == unit_of("tests/differential/test_tables.py::test_b")
@@ -71,11 +71,12 @@ def test_heavy_files_are_one_unit_and_a_file_is_never_torn() -> None:
     )
     files = [path for folder in ("dagster", "chaos", "broker") for path in (ROOT / "tests" / folder).glob("test_*.py")]
     heavy = {str(path.relative_to(ROOT)) for path in files if needs.search(path.read_text())}
-    assert heavy == HEAVY and {unit_of(f"{file}::test_a") for file in heavy} == {"heavy"}
+    assert heavy == {file for files in UNITS.values() for file in files}
+    assert {unit: {unit_of(f"{file}::test_a") for file in files} for unit, files in UNITS.items()} == {unit: {unit} for unit in UNITS}
 
 
 def test_units_that_take_long_come_first() -> None:
-    assert all(unit in ("heavy", "tests/differential") or (ROOT / unit).is_file() for unit in LONG), "a file of LONG was renamed"
+    assert all(unit in (*UNITS, "tests/differential") or (ROOT / unit).is_file() for unit in LONG), "a file of LONG was renamed"
     queue = {unit: dict.fromkeys(range(tests)) for unit, tests in (("tests/broker/test_global.py", 30), (LONG[1], 20), (LONG[0], 2))}
     lanes = Lanes.__new__(Lanes)
     lanes.workqueue, lanes.assigned_work, node = OrderedDict(queue), {}, Mock()
