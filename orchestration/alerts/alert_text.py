@@ -27,7 +27,7 @@ def facts(alert: Alert) -> dict[str, str]:
     shown: dict[str, str] = {}
     for name, value in alert.detail.items():
         empty = value is None or value == "" or value == [] or value == {} or (name == "left_out_bytes" and not value)
-        if empty or name in ("run_book_run", "waits_for_approval"):
+        if empty or name in ("run_book_run", "waits_for_approval", "commands"):
             continue
         if name.endswith("_base64"):
             data = raw_bytes.from_base64(value)
@@ -191,4 +191,5 @@ def next_commands(alert: Alert) -> list[str]:
         case "DEAD_LETTERS":
             return [f"penstock run-book replay-dead-letters {application} --dry-run"]
         case _:
-            return [f"penstock describe {application}", resolve]
+            given = alert.detail.get("commands")
+            return [*map(str, given)] if isinstance(given, list) else [f"penstock describe {application}", resolve]

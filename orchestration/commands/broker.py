@@ -133,7 +133,8 @@ def tool(
     if name != "kafka-dump-log" and not any(argument.startswith("--bootstrap-server") for argument in arguments):
         if not running:
             fail("Kafka does not run. Start it (penstock broker start), or name another one with --bootstrap-server host:port")
-        arguments += ["--bootstrap-server", ",".join(each.bootstrap_servers for each in running)]
+        servers = ",".join(each.bootstrap_servers for each in running)
+        arguments = ["--bootstrap-server", servers, *arguments]  # first: tools with subcommands want it before those
     try:
         raise typer.Exit(subprocess.run(tools.command(name, arguments), check=False).returncode)
     except (JarsError, MissingExtraError) as error:

@@ -11,6 +11,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from penstock.orchestration.declarations.applications import Application
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.past import read_past
+from penstock.runtime.coordination.records import TOPOLOGY, TopologyText
+from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.coordination.resets import last_reset, unfinished
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin
@@ -37,8 +41,8 @@ class BrokerFacts:
 
 
 def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str], *, runs: bool) -> BrokerFacts:
-    """Request the application's committed offsets, the bounds and open transactions of its input partitions, changelogs and events, and
-    configurations. `runs`: an instance runs, so no reset has begun. Raises BrokerUnavailableError."""
+    """Request the application's committed offsets, the bounds and open transactions of its input partitions, changelogs, events and
+    coordination topic, and configurations. `runs`: an instance runs, so no reset has begun. Raises BrokerUnavailableError."""
     config = application.streams_config()
     topics = TopicAdmin(config)
     admin = AdminClient(application.connection.client({"log_level": 2}))
@@ -53,8 +57,12 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {said}") from error
     except StreamsError as error:
         raise BrokerUnavailableError(f"{application.id}: {error}") from error
-    partitions = {*committed, *changelogs, TopicPartition(events_topic(application.id), 0)}
+    own = coordination_topic(application.id)
+    partitions = {*committed, *changelogs, TopicPartition(events_topic(application.id), 0), TopicPartition(own, 0)}
     known = topics.describe([*(partition.topic for partition in partitions), *global_topics])
+    inputs = topics.describe(_inputs(config) - known.keys()) if own in known else {}
+    known |= inputs
+    partitions |= {TopicPartition(name, number) for name, topic in inputs.items() for number in range(topic.partitions)}
     there = [each for each in partitions if each.topic in known and each.partition < known[each.topic].partitions]
     marks = topics.high_watermarks(there)  # before the ends: what is written in between is no open transaction
     ends = topics.end_offsets(there)
@@ -67,6 +75,13 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
         offsets_retention_minutes=retention,
         unfinished_reset="" if reset is None or reset.ended else unfinished(reset, application.id),
     )
+
+
+def _inputs(config: StreamsConfig) -> set[str]:
+    """Return the input topics of the application's versions, as they have recorded them: a topic of which nothing is committed yet has no
+    committed offset, and may begin with a transaction that hangs."""
+    found = read_past(config, TOPOLOGY)
+    return {topic for version in found if isinstance(version, TopologyText) for topic in version.first_partitions}
 
 
 def _offsets_retention(admin: AdminClient) -> int | None:

@@ -26,11 +26,13 @@ Cell = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Result for one checked object. `problem` is empty if there is none."""
+    """Result for one checked object. `problem` is empty if there is none. `commands`: the next ones, if the kind of the alert does not
+    determine them; a line that begins with # says when to use the following ones."""
 
     cells: Mapping[str, Cell]
     severity: Severity = Severity.INFO
     problem: str = ""
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,13 +470,16 @@ def _transaction_row(known: Known, partition: TopicPartition, offset: int, timeo
     cells: dict[str, Cell] = {"topic": topic, "partition": number, "start_offset": offset, "seconds": seconds}
     if seconds < timeout + _END_SECONDS:
         return Row(cells)
-    tool, at = f"kafka-transactions --bootstrap-server {known.application.bootstrap_servers}", f"--topic {topic} --partition {number}"
+    tool, at = known.application.connection.tool("kafka-transactions"), f"--topic {topic} --partition {number}"
+    minutes = (timeout + _END_SECONDS) // 60  # the tool's own default is 15: until then it would list nothing
+    find = f"{tool} find-hanging {at} --max-transaction-timeout {minutes}"
+    abort = f"{tool} abort {at} --start-offset {offset}"
     problem = (
         f"{known.application.id}: a transaction in {topic}-{number} has been open for {seconds} s (transaction.timeout.ms: {timeout} s); "
-        f"nothing behind offset {offset} is read. See whether it hangs: `{tool} find-hanging {at}`. If it is listed, abort it: "
-        f"`{tool} abort {at} --start-offset {offset}` (first read `penstock docs recovery`, 'Hanging transactions')"
+        f"nothing behind offset {offset} is read. See whether it hangs: `{find}`. If it is listed, with its producer's id, abort it: "
+        f"`{abort}` (first read `penstock docs recovery`, 'Hanging transactions')"
     )
-    return Row(cells, Severity.ERROR, problem)
+    return Row(cells, Severity.ERROR, problem, (find, "# it is listed: read `penstock docs recovery`, 'Hanging transactions'; then", abort))
 
 
 def open_since(known: Known, partition: TopicPartition, offset: int) -> int:

@@ -153,6 +153,7 @@ def _alert(session: Session, result: CheckResult, at: datetime) -> None:
     if result.alert is None:
         return
     texts = result.texts
+    commands = [command for row in result.rows for command in row.commands]
     new = NewAlert(
         occurrence=f"{result.application}/{result.alert}/{at.isoformat()}",
         kind=result.alert,
@@ -160,7 +161,7 @@ def _alert(session: Session, result: CheckResult, at: datetime) -> None:
         application=result.application,
         subject=result.name,
         title="; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else ""),
-        detail={"problems": texts[:50], **result.numbers},
+        detail={"problems": texts[:50], **result.numbers, **({"commands": commands[:50]} if commands else {})},
         seen_at=at,
     )
     alerts.open_or_update(session, new, actor=ACTOR, at=at)

@@ -171,6 +171,8 @@ def test_the_command_line_starts_reports_and_stops_it(tmp_path: Path) -> None:
         assert penstock("status").returncode == 0
         made = penstock("tool", "kafka-topics", "--", "--create", "--topic", "by-hand")
         assert "Created topic by-hand" in made.stdout, made.stderr
+        listed = penstock("tool", "kafka-transactions", "--", "list")
+        assert listed.returncode == 0, "tools with subcommands want the address before these"
     finally:
         stopped = penstock("stop")
     assert stopped.returncode == 0

@@ -11,32 +11,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.assets.spark.session.session import spark_session
-from penstock.orchestration.database import ControlPlane
-from penstock.orchestration.declarations.applications import Applications
-from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
 from penstock.orchestration.declarations.spark_settings import SparkSettings
-from penstock.orchestration.instances.operations import Operations
-from tests.dagster.telling import STREAMS_TOML, Project
-from tests.support import Kafka, quick_spark, unique
+from tests.dagster.telling import Project, project_on
+from tests.support import Kafka, quick_spark
 
 
 @pytest.fixture
 def project(tmp_path: Path, broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """Yield an application with two instances. Its processes are killed after the test."""
-    application = unique("app")
-    path = tmp_path / "streams.toml"
-    path.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=broker.bootstrap_servers))
-    home = tmp_path / "home"
-    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
-    monkeypatch.setenv("PENSTOCK_HOME", str(home))
-    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
-    monkeypatch.setenv("PENSTOCK_TEST_APPLICATION", application)
-    paths = ProjectPaths(tmp_path, home, path, default_database_url(home))
-    operations = Operations(paths, Applications.read(path), ControlPlane(paths.database_url))
-    yield Project(operations, broker)
-    for name in operations.launcher.known():
-        operations.launcher.stop(name, 5.0, kill=True)
-    operations.control_plane.close()
+    with project_on(broker, tmp_path, monkeypatch) as project:
+        yield project
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from penstock.orchestration.dagster.names import plain_names, start_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
-from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import Feed, Step
 from penstock.runtime.model.events import Event, EventKind, events_topic
 from penstock.sensors.instances import evaluate
-from tests.support import Kafka
+from tests.support import Kafka, unique
 
 STREAMS_TOML = """
 [applications.{application}]
@@ -92,3 +97,22 @@ class Project:
         """Run one step of a separate feed."""
         with Feed(self.application, self.control_plane) as feed:
             return feed.step(20.0)
+
+
+@contextmanager
+def project_on(broker: Kafka, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """Yield a project of one application with two instances, in a folder. Its processes are killed after the block."""
+    application, path, home = unique("app"), folder / "streams.toml", folder / "home"
+    path.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=broker.bootstrap_servers))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
+    monkeypatch.setenv("PENSTOCK_HOME", str(home))
+    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+    monkeypatch.setenv("PENSTOCK_TEST_APPLICATION", application)
+    paths = ProjectPaths(folder, home, path, default_database_url(home))
+    operations = Operations(paths, Applications.read(path), ControlPlane(paths.database_url))
+    try:
+        yield Project(operations, broker)
+    finally:
+        for name in operations.launcher.known():
+            operations.launcher.stop(name, 5.0, kill=True)
+        operations.control_plane.close()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import shutil
+import time
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -19,14 +24,17 @@ from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Alert, Checkpoint, Task
 from penstock.orchestration.declarations.applications import Applications
-from penstock.orchestration.health.checks import partitions
-from penstock.orchestration.health.examination import gather
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.tools import run_tool
+from penstock.orchestration.health.checks import TRANSACTIONS, CheckResult, partitions
+from penstock.orchestration.health.examination import facts, gather, remember, results_of
+from penstock.orchestration.health.figures import report
 from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.model.states import TaskKind
 from penstock.sensors.alerts import open_alerts
 from penstock.sensors.event_cursor import Cursor
-from tests.dagster.telling import Project
-from tests.support import unique, wait_until
+from tests.dagster.telling import Project, project_on
+from tests.support import Kafka, unique, wait_until
 
 
 @pytest.fixture
@@ -58,6 +66,12 @@ instances = ["{project.application.instances[0]}"]
 "statestore.checkpoint.interval.ms" = 1000
 "num.standby.replicas" = 1
 """
+
+
+def tool_says(command_line: str) -> list[str]:
+    """Run a command of Kafka's tools as an alert has it, and return the lines of its output."""
+    tool, *arguments = shlex.split(command_line)
+    return run_tool(tool, arguments).splitlines()
 
 
 def evaluate(dagster: dg.DagsterInstance) -> dict[str, dg.AssetCheckEvaluation]:
@@ -130,6 +144,54 @@ def test_what_the_brokers_know_is_in_the_checks_and_an_alert_is_shown_until_it_i
     assert evaluate(dagster)["global_topics_compacted"].passed
     changed = [event for event in tick(dagster, result.cursor).asset_events if isinstance(event, dg.AssetObservation)]
     assert [str(event.description) for event in changed if "is compacted now" in str(event.description)]
+
+
+def test_a_transaction_that_no_coordinator_knows_is_found_and_ended_by_the_commands_of_its_alert(
+    own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker loses the log of its transactions. The record is two minutes old by its timestamp, by which Kafka's tool goes; the looks
+    of the health check are two minutes apart by the clock that they are given."""
+    with project_on(Kafka(own_broker.bootstrap_servers), tmp_path, monkeypatch) as project:
+        application, broker, control_plane = project.application, project.broker, project.control_plane
+        topic, out = (f"{application.id}-{end}" for end in ("in", "out"))
+        for each in (topic, out):
+            broker.create_topic(each, exact=True)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": unique("lost"), "log_level": 0})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(topic, b"{}", key=b"lost", partition=0, timestamp=time.time_ns() // 1_000_000 - 120_000)
+        assert producer.flush(20) == 0
+        own_broker.stop()
+        for log in (own_broker.data_dir / "log").glob("__transaction_state-*"):
+            shutil.rmtree(log)
+        own_broker.start()
+        broker.produce(topic, [("key", "{}")])
+        project.operations.start(application.instances[0], actor="ann")
+
+        def look(minutes: int) -> CheckResult:
+            project.feed()
+            at = now() + timedelta(minutes=minutes)
+            known = facts(application, control_plane, at, brokers=True)
+            results = results_of(known)
+            remember(control_plane, application, results, at, report(known, results).samples)
+            (found,) = (each for each in results if each.name == TRANSACTIONS)
+            return found
+
+        def alert() -> Alert:
+            with control_plane.reading() as session:
+                return session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION")).one()
+
+        assert look(0).passed
+        found = look(2)
+        assert f"a transaction in {topic}-0 " in alert().title and not found.passed
+        find, _, abort = alert_text.next_commands(alert())
+        assert broker.consume(out) == [], "the reader waits"
+        header, *listed = tool_says(find)
+        assert [line.split()[:2] for line in listed] == [[topic, "0"]] and "ProducerId" in header
+        tool_says(abort)
+        wait_until(lambda: len(broker.consume(out)) == 1, 30, "the result of what stands behind the transaction")
+        assert len(tool_says(find)) == 1, "only the header"
+        assert look(4).passed and alert().resolved_at is not None
 
 
 def test_input_partitions_that_no_task_reads_are_an_alert_and_a_failing_check_until_each_has_a_task(

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from penstock.assets.status import observations
+from penstock.orchestration.alerts.alert_text import next_commands
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, Checkpoint, Instance, Sample, Task
 from penstock.orchestration.declarations.applications import Applications
@@ -124,15 +125,19 @@ def test_a_transaction_that_stays_open_is_found_and_named_with_the_commands_of_t
     assert look(3, {LOG: 9})[0].passed
     result, found = look(4, {LOG: 9})
     assert result.severity is Severity.ERROR and result.numbers == {"hanging_transactions": 1}
+    at = "--topic a-counts-changelog --partition 0"
+    find = f"kafka-transactions --bootstrap-server k:9092 find-hanging {at} --max-transaction-timeout 1"
+    abort = f"kafka-transactions --bootstrap-server k:9092 abort {at} --start-offset 9"
     assert result.texts == [
         "a: a transaction in a-counts-changelog-0 has been open for 120 s (transaction.timeout.ms: 10 s); nothing behind offset 9 is read. "
-        "See whether it hangs: `kafka-transactions --bootstrap-server k:9092 find-hanging --topic a-counts-changelog --partition 0`. "
-        "If it is listed, abort it: `kafka-transactions --bootstrap-server k:9092 abort --topic a-counts-changelog --partition 0 "
-        "--start-offset 9` (first read `penstock docs recovery`, 'Hanging transactions')"
+        f"See whether it hangs: `{find}`. If it is listed, with its producer's id, abort it: `{abort}` "
+        "(first read `penstock docs recovery`, 'Hanging transactions')"
     ]
     assert "a transaction hangs in a-counts-changelog-0 at offset 9" in found.sentence
     with control_plane.reading() as session:
-        assert [alert.resolved_at for alert in session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION"))] == [None]
+        alert = session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION")).one()
+        assert alert.resolved_at is None
+        assert [line for line in next_commands(alert) if not line.startswith("#")] == [find, abort], "its title ends before them"
     assert look(5, {})[0].passed
     with control_plane.reading() as session:
         assert session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION")).one().resolved_at is not None
