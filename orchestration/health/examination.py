@@ -134,9 +134,12 @@ def is_new(control_plane: ControlPlane, application: Application, found: Report)
 
 def _keep_lags(session: Session, result: CheckResult, at: datetime) -> None:
     lags = {str(row.cells["task"]): row.cells["lag"] for row in result.rows} | {checks.TOTAL: int(result.numbers["lag"])}
-    for subject, value in lags.items():
-        if isinstance(value, int):
-            session.merge(Sample(application=result.application, kind=_LAG, subject=subject, at=at, value=value))
+    session.execute(delete(Sample).where(Sample.application == result.application, Sample.kind == _LAG, Sample.at == at))
+    session.add_all(
+        Sample(application=result.application, kind=_LAG, subject=subject, at=at, value=value)
+        for subject, value in lags.items()
+        if isinstance(value, int)
+    )
 
 
 def _alert(session: Session, result: CheckResult, at: datetime) -> None:
