@@ -2,7 +2,8 @@
 
 Brokers count the bytes of requests and answers, nearly all of which are batches of records. So the growth of what the application writes
 (its output and its changelog, as files of the broker), or the part of its input's files that is committed, is held against the quota, over
-the same seconds. These begin when the quota's first window is over: brokers let clients exceed it by so much at first.
+the same seconds. These begin when the quota's first window is over: brokers let clients exceed it by so much at first. A consumer by hand
+that only counts records is measured beside it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich import box
@@ -40,9 +42,9 @@ QUOTAS = {"producer_byte_rate": (400_000, 50_000), "consumer_byte_rate": (400_00
 def main(seconds: Annotated[int, typer.Option(min=5, help="Seconds of each measurement.")] = 30) -> None:
     """Measure the rate of a count, exactly once, whose clients have a quota, and hold it against the quota."""
     console = stdout_console()
-    table = Table(title="A count, exactly once, whose clients have a quota", box=box.SIMPLE)
-    for heading in ("quota", "bytes/s allowed", "bytes/s measured", "ratio", "records/s", "longest delay, s"):
-        table.add_column(heading, justify="left" if heading == "quota" else "right")
+    table = Table(title="A count, exactly once, and a consumer by hand, whose clients have a quota", box=box.SIMPLE)
+    for heading in ("quota", "of", "bytes/s allowed", "bytes/s measured", "ratio", "records/s", "longest delay, s"):
+        table.add_column(heading, justify="left" if heading in ("quota", "of") else "right")
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             broker = EmbeddedBroker(Path(folder), free_port())
@@ -50,11 +52,11 @@ def main(seconds: Annotated[int, typer.Option(min=5, help="Seconds of each measu
                 broker.start()
             try:
                 for kind, rates in QUOTAS.items():
-                    for rate in rates:
-                        with console.status(f"{kind} = {rate}"):
-                            measured, records, delay_s = _measure(broker, Path(folder), kind, rate, seconds)
+                    for rate, (name, measure) in product(rates, _MEASURED[kind].items()):
+                        with console.status(f"{kind} = {rate}, {name}"):
+                            measured, records, delay_s = measure(broker, Path(folder), kind, rate, seconds)
                         figures = (f"{rate:,}", f"{measured:,.0f}", f"{measured / rate:.2f}", f"{records:,.0f}", f"{delay_s:.1f}")
-                        table.add_row(kind.partition("_")[0], *figures)
+                        table.add_row(kind.partition("_")[0], name, *figures)
             finally:
                 broker.stop()
     except (BrokerError, StreamsError) as error:
@@ -63,21 +65,16 @@ def main(seconds: Annotated[int, typer.Option(min=5, help="Seconds of each measu
     console.print(table)
 
 
-def _measure(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds: int) -> tuple[float, float, float]:
+def _of_a_count(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds: int) -> tuple[float, float, float]:
     """Return bytes and records per second, and the longest delay of a request in seconds."""
-    servers, app = broker.bootstrap_servers, f"bench-quotas-{uuid.uuid4().hex[:8]}"
+    app = f"bench-quotas-{uuid.uuid4().hex[:8]}"
     source, output = f"{app}-in", f"{app}-out"
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})  # the client must outlive its requests
-    for created in admin.create_topics([NewTopic(source, 1, 1), NewTopic(output, 1, 1)]).values():
-        created.result(30)
-    _produce(servers, source)
-    named = ("--bootstrap-server", servers, "--entity-type", "clients", "--entity-name", app)
-    run_tool("kafka-configs", [*named, "--alter", "--add-config", f"{kind}={rate}"])
+    _prepare(broker, app, kind, rate, source, output)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
         config = {
             "application.id": app,
             "client.id": app,
-            "bootstrap.servers": servers,
+            "bootstrap.servers": broker.bootstrap_servers,
             "state.dir": state,
             "processing.guarantee": "exactly_once_v2",
             "auto.offset.reset": "earliest",
@@ -96,6 +93,52 @@ def _measure(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds
             delay_ms = max(value for key, value in streams.metrics().items() if key.name == "throttle-time-max")
     part = read / RECORDS * _size(folder, source)
     return (written if kind.startswith("producer") else part) / took, read / took, delay_ms / 1000
+
+
+def _of_a_consumer_by_hand(broker: EmbeddedBroker, folder: Path, kind: str, rate: int, seconds: int) -> tuple[float, float, float]:
+    name = f"bench-quotas-{uuid.uuid4().hex[:8]}"
+    source = f"{name}-in"
+    _prepare(broker, name, kind, rate, source)
+    delays_ms = [0]
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "client.id": name,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "throttle_cb": lambda event: delays_ms.append(round(1000 * event.throttle_time)),
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(source, 0, 0)])
+        _count(consumer, WINDOW_SECONDS)
+        read = _count(consumer, seconds)
+    finally:
+        consumer.close()
+    return read / RECORDS * _size(folder, source) / seconds, read / seconds, max(delays_ms) / 1000
+
+
+def _count(consumer: Consumer, seconds: float) -> int:
+    count, ends = 0, time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        count += len(consumer.consume(1_000, timeout=min(left, 0.1)))
+    return count
+
+
+_MEASURED = {
+    "producer_byte_rate": {"count": _of_a_count},
+    "consumer_byte_rate": {"count": _of_a_count, "consumer by hand": _of_a_consumer_by_hand},
+}
+
+
+def _prepare(broker: EmbeddedBroker, client: str, kind: str, rate: int, source: str, *outputs: str) -> None:
+    """Create the topics, fill the input, and set the client's quota."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 3})  # the client must outlive its requests
+    for created in admin.create_topics([NewTopic(topic, 1, 1) for topic in (source, *outputs)]).values():
+        created.result(30)
+    _produce(broker.bootstrap_servers, source)
+    named = ("--bootstrap-server", broker.bootstrap_servers, "--entity-type", "clients", "--entity-name", client)
+    run_tool("kafka-configs", [*named, "--alter", "--add-config", f"{kind}={rate}"])
 
 
 def _size(folder: Path, *topics: str) -> int:
