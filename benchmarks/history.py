@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -66,48 +66,50 @@ def counts() -> Topology:
     return builder.build()
 
 
-class Memory:
-    """The most memory, in MB, of the tasks' Python worker, of the JVM, and of this process."""
+class Usage:
+    """Of this process and all that it has started: CPU seconds since the first look, and the most memory, in MB: that of the Python worker of
+    the tasks, of the JVM, and of this process."""
 
     def __init__(self) -> None:
         self.worker = self.jvm = self.driver = 0.0
+        self._cpu: dict[psutil.Process, float] = {}
+        self.sample()
+        self._before = sum(self._cpu.values())
+
+    @property
+    def cpu_seconds(self) -> float:
+        self.sample()
+        return sum(self._cpu.values()) - self._before
 
     def sample(self) -> None:
-        """Look once."""
+        """Look once. What a process has used until it ended is kept: its parent does not count it before it has waited for it."""
         here = psutil.Process()
-        self.driver = max(self.driver, here.memory_info().rss / _MEGABYTE)
-        for process in here.children(recursive=True):
+        for process in (here, *here.children(recursive=True)):
             try:
-                command, used = " ".join(process.cmdline()), process.memory_info().rss / _MEGABYTE
+                times, command, used = process.cpu_times(), " ".join(process.cmdline()), process.memory_info().rss / _MEGABYTE
             except psutil.Error:
                 continue  # it has ended
-            if "SparkSubmit" in command:
+            self._cpu[process] = times.user + times.system
+            if process == here:
+                self.driver = max(self.driver, used)
+            elif "SparkSubmit" in command:
                 self.jvm = max(self.jvm, used)
             elif "pyspark" in command:
                 self.worker = max(self.worker, used)
 
 
-def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of all that it has started, ended ones included."""
-    here, total = psutil.Process(), 0.0
-    for process in (here, *here.children(recursive=True)):
-        with suppress(psutil.Error):  # it has ended: its parent counts it
-            total += sum(process.cpu_times()[:4])
-    return total
-
-
 @contextmanager
-def _watched() -> Iterator[Memory]:
-    memory, over = Memory(), threading.Event()
+def _watched() -> Iterator[Usage]:
+    usage, over = Usage(), threading.Event()
 
     def watch() -> None:
         while not over.wait(0.2):
-            memory.sample()
+            usage.sample()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield memory
+        yield usage
     finally:
         over.set()
         thread.join()
@@ -144,23 +146,22 @@ def _measured(console: Console, servers: str, count: int, folder: Path, *, with_
         table.add_row("stream", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{count / cpu:,.0f}", "", "", "")
     spark = spark_session(SparkSettings(master="local[1]", driver_memory="1g"))
     try:
-        with console.status("history on Spark"), _watched() as memory:
+        with console.status("history on Spark"), _watched() as usage:
             application = SeedApplication.of(topic, f"{__name__}:counts", config)
             request = HistoryRequest(application, {topic: BackfillInput("kafka")}, "latest", str(folder / "seeds"))
-            began, cpu_began = time.monotonic(), _cpu_seconds()
+            began = time.monotonic()
             result = run_history(spark, request, brokers_of(application, "latest"))
-            whole, cpu = time.monotonic() - began, _cpu_seconds() - cpu_began
+            whole, cpu = time.monotonic() - began, usage.cpu_seconds
         [stage] = result.stages
         if stage.records != count:
             raise MeasurementError(f"the history run has read {stage.records:,} of {count:,} records")
-        used = f"{memory.worker:,.0f}", f"{memory.jvm:,.0f}", f"{memory.driver:,.0f}"
+        used = f"{usage.worker:,.0f}", f"{usage.jvm:,.0f}", f"{usage.driver:,.0f}"
         table.add_row("history: the tasks", "", "", f"{count / stage.cpu_seconds:,.0f}", "", "", "")
         table.add_row("history: everything", f"{whole:.1f}", f"{count / whole:,.0f}", f"{count / cpu:,.0f}", *used)
-        with console.status("Spark SQL"), _watched() as memory:
-            cpu_began = _cpu_seconds()
+        with console.status("Spark SQL"), _watched() as usage:
             seconds = _sql(spark, servers, topic, folder / "sql", keys)
-            cpu = _cpu_seconds() - cpu_began
-        table.add_row("Spark SQL by hand", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{count / cpu:,.0f}", "", f"{memory.jvm:,.0f}", "")
+            cpu = usage.cpu_seconds
+        table.add_row("Spark SQL by hand", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{count / cpu:,.0f}", "", f"{usage.jvm:,.0f}", "")
     finally:
         spark.stop()
     return table

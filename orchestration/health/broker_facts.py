@@ -14,8 +14,8 @@ from penstock.orchestration.declarations.applications import Application
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.past import read_past
 from penstock.runtime.coordination.records import TOPOLOGY, TopologyText
-from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.coordination.resets import last_reset, unfinished
+from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
