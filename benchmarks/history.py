@@ -67,8 +67,8 @@ def counts() -> Topology:
 
 
 class Usage:
-    """Of this process and all that it has started: CPU seconds since the first look, and the most memory, in MB: that of the Python worker of
-    the tasks, of the JVM, and of this process."""
+    """CPU seconds of this process and all that it has started, and the most memory, in MB, of the tasks' Python worker, of the JVM, and of
+    this process."""
 
     def __init__(self) -> None:
         self.worker = self.jvm = self.driver = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.orchestration.declarations.rehearsal_limits import LOCAL, SPARK
-from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.orchestration.declarations.spark_settings import SparkSettings, WrongSparkError
 from penstock.orchestration.rehearsals.processes import RehearsalError
 
 SPARK_RECORDS = 5_000_000
@@ -34,17 +34,22 @@ def chosen_engine(asked: str, records: int, spark: SparkSettings, refusal: Calla
     would be used. Raises RehearsalError if Spark is asked for and cannot do it."""
     if asked == LOCAL:
         return Engine(False, "on this machine, as asked for")
-    if asked == SPARK:
-        if (why := _not_installed() or refusal()) is not None:
-            raise RehearsalError(f"it cannot be computed on Spark: {why}. --engine local computes it on this machine")
-        return Engine(True, f"on Spark at {spark.place}, as asked for")
-    if records < SPARK_RECORDS:
+    if asked != SPARK and records < SPARK_RECORDS:
         return Engine(False, f"on this machine: {records:,} records are fewer than {SPARK_RECORDS:,}, from which on a cluster is used")
-    if spark.is_local:
+    try:
+        spark, why = spark.resolved(), None
+    except WrongSparkError as error:
+        why = str(error)
+    if asked != SPARK and spark.is_local:
         return Engine(False, "on this machine: [spark] names no cluster, and here the engine alone needs less CPU time than Spark")
-    if (why := _not_installed() or refusal()) is not None:
+    why = why or _not_installed() or refusal()
+    if asked == SPARK and why is not None:
+        raise RehearsalError(f"it cannot be computed on Spark: {why}. --engine local computes it on this machine")
+    if why is not None:
         return Engine(False, f"on this machine, because Spark cannot: {why}")
-    return Engine(True, f"on Spark at {spark.place}: {records:,} records are at least {SPARK_RECORDS:,}")
+    return Engine(
+        True, f"on Spark at {spark.place}{', as asked for' if asked == SPARK else f': {records:,} records are at least {SPARK_RECORDS:,}'}"
+    )
 
 
 def _not_installed() -> str | None:

@@ -32,12 +32,13 @@ from penstock.orchestration.rehearsals.engines import Engine, chosen_engine
 from penstock.orchestration.rehearsals.messages import END
 from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
 from penstock.orchestration.rehearsals.reporter import Reporter
-from penstock.orchestration.rehearsals.spark_builds import Span, SparkBuilds, SparkRun
+from penstock.orchestration.rehearsals.spark_builds import Span, SparkBuilds, SparkRun, remove_shared
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import PausedAt
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import Clock, SystemClock
+from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.seeds.files import fetch_store
 from penstock.runtime.snapshots.catalogue import Snapshot
@@ -294,10 +295,11 @@ class Rehearsal:
         def refusal() -> str | None:
             if settings.code == "installed" and any(build.process.build.code is not None for build in builds):
                 return '[spark] code = "installed": the executors have one version of the code, and the build in operation may be another'
-            if (work := self._spark.work(settings)) is None:
+            resolved = settings.resolved()  # the settings go on unresolved: they may hold secrets
+            if (work := self._spark.work(resolved)) is None:
                 name = self.application.id
                 return (
-                    f"the executors at {settings.place} need a folder that all of them reach: [applications.{name}.backfill] seed, or "
+                    f"the executors at {resolved.place} need a folder that all of them reach: [applications.{name}.backfill] seed, or "
                     f"[applications.{name}.snapshots] export"
                 )
             descriptions = [build.description for build in builds]
@@ -501,7 +503,8 @@ def _sweep(root: Path) -> None:
         lock = FileLock(_lock(folder), timeout=0)
         try:
             with lock:
+                remove_shared(folder)
                 shutil.rmtree(folder, ignore_errors=True)
-        except Timeout:
+        except (Timeout, OSError, StateDirectoryError):  # it runs; or its storage does not answer, and the next rehearsal tries again
             continue
         _lock(folder).unlink(missing_ok=True)

@@ -22,6 +22,8 @@ from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.opening import place_of
 
+SHARED = "shared"
+"""File in the folder of a rehearsal, with the path or URI of its folder that executors reach: it outlives a rehearsal that is killed."""
 Span = tuple[NextOffset, NextOffset]
 """First offset, and the one after the last."""
 
@@ -48,15 +50,13 @@ class SparkBuilds:
         self._application = application
         self._folder = folder
         self._reporter = reporter
-        self._used: str | None = None
 
     def close(self) -> None:
         """Remove what executors have written."""
-        if self._used is not None:
-            place_of(self._used).remove()
+        remove_shared(self._folder)
 
     def work(self, settings: SparkSettings) -> str | None:
-        """Return a folder for Spark; None if none is declared that the executors reach."""
+        """Return a folder for Spark; None if none is declared that the executors reach. `settings`: resolved."""
         if settings.is_local:
             return str(self._folder / "spark")
         seeds, exports = self._application.backfill.seed, self._application.snapshots.export
@@ -90,11 +90,18 @@ class SparkBuilds:
             only_plan=only_plan,
         )
         with (
-            nullcontext() if only_plan else spark_turn(self._paths.home, self._reporter.step, local=run.settings.is_local),
+            nullcontext() if only_plan else spark_turn(self._paths.home, self._reporter.step, local=run.settings.resolved().is_local),
             BuildProcess(build, self._paths.root, folder, ON_SPARK) as process,
         ):
-            self._used = run.work
+            (self._folder / SHARED).write_text(run.work)
             return process.ask(request, kind, notice=self._reporter.step)
+
+
+def remove_shared(folder: Path) -> None:
+    """Remove what the executors of a rehearsal have written. `folder`: of the rehearsal. Raises StateDirectoryError."""
+    note = folder / SHARED
+    if note.exists():
+        place_of(note.read_text()).remove()
 
 
 def spans_of(spans: Mapping[TopicPartition, Span], topics: Sequence[str], partitions: Mapping[str, int]) -> list[messages.Span]:

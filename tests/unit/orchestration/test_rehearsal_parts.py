@@ -16,8 +16,8 @@ from penstock.orchestration.rehearsals.comparison import Difference, compare_out
 from penstock.orchestration.rehearsals.engines import SPARK_RECORDS, Engine, chosen_engine
 from penstock.orchestration.rehearsals.outputs import OutputWriter
 from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
-from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison
-from penstock.orchestration.rehearsals.spark_builds import spans_of
+from penstock.orchestration.rehearsals.rehearsal import NEW, RUNNING, Comparison, _sweep
+from penstock.orchestration.rehearsals.spark_builds import SHARED, spans_of
 from penstock.orchestration.rehearsals.texts import sink_texts, store_texts
 from penstock.orchestration.rehearsals.verdict import failures, unknown_names
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -104,6 +104,30 @@ def test_the_engine_is_chosen_by_the_number_of_records_and_says_why() -> None:
     assert chosen_engine("spark", 1, here, lambda: None).on_spark
     with pytest.raises(RehearsalError, match=r"cannot be computed on Spark: a circle\. --engine local"):
         chosen_engine("spark", 1, here, lambda: "a circle")
+
+
+def test_an_engine_is_chosen_for_the_master_that_a_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = SparkSettings(master="${WHERE}")
+    monkeypatch.setenv("WHERE", "local[2]")
+    assert "[spark] names no cluster" in chosen_engine("auto", SPARK_RECORDS, spark, lambda: None).text
+    monkeypatch.setenv("WHERE", "spark://one:7077")
+    assert "on Spark at spark://one:7077: 5,000,000" in chosen_engine("auto", SPARK_RECORDS, spark, lambda: None).text
+    monkeypatch.delenv("WHERE")
+    unknown = chosen_engine("auto", SPARK_RECORDS, spark, lambda: None)
+    assert not unknown.on_spark and "because Spark cannot: [spark] master" in unknown.text and "WHERE" in unknown.text
+    assert not chosen_engine("auto", 1, spark, lambda: None).on_spark, "few records need no Spark, whatever its settings are"
+    with pytest.raises(RehearsalError, match=r"cannot be computed on Spark: \[spark\] master"):
+        chosen_engine("spark", 1, spark, lambda: None)
+
+
+def test_what_a_killed_rehearsal_left_on_shared_storage_is_removed_by_the_next(tmp_path: Path) -> None:
+    shared, root = tmp_path / "storage" / ".rehearsals" / "shop.1", tmp_path / "rehearsals"
+    for folder in (shared, root / "shop.1"):
+        folder.mkdir(parents=True)
+    (shared / "part").touch()
+    (root / "shop.1" / SHARED).write_text(str(shared))
+    _sweep(root)
+    assert not shared.exists() and not (root / "shop.1").exists() and shared.parent.exists()
 
 
 def test_of_partitions_that_are_not_compared_spark_reads_nothing() -> None:
