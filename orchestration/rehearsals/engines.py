@@ -47,9 +47,8 @@ def chosen_engine(asked: str, records: int, spark: SparkSettings, refusal: Calla
         raise RehearsalError(f"it cannot be computed on Spark: {why}. --engine local computes it on this machine")
     if why is not None:
         return Engine(False, f"on this machine, because Spark cannot: {why}")
-    return Engine(
-        True, f"on Spark at {spark.place}{', as asked for' if asked == SPARK else f': {records:,} records are at least {SPARK_RECORDS:,}'}"
-    )
+    reason = ", as asked for" if asked == SPARK else f": {records:,} records are at least {SPARK_RECORDS:,}"
+    return Engine(True, f"on Spark at {spark.place}{reason}")
 
 
 def _not_installed() -> str | None:
