@@ -11,10 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from penstock.orchestration.declarations.applications import Application
-from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.past import read_past
-from penstock.runtime.coordination.records import TOPOLOGY, TopologyText
-from penstock.runtime.coordination.resets import last_reset, unfinished
+from penstock.runtime.coordination.records import RESET, TOPOLOGY, Reset, TopologyText, Written
+from penstock.runtime.coordination.resets import unfinished
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.failures import with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin
@@ -40,9 +39,9 @@ class BrokerFacts:
     """Sentence on a reset that has begun and not ended, with the command that ends it."""
 
 
-def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str], *, runs: bool) -> BrokerFacts:
+def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str]) -> BrokerFacts:
     """Request the application's committed offsets, the bounds and open transactions of its input partitions, changelogs, events and
-    coordination topic, and configurations. `runs`: an instance runs, so no reset has begun. Raises BrokerUnavailableError."""
+    coordination topic, and configurations. Raises BrokerUnavailableError."""
     config = application.streams_config()
     topics = TopicAdmin(config)
     admin = AdminClient(application.connection.client({"log_level": 2}))
@@ -51,7 +50,6 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
             admin
         )  # first: the requests below are safe only if a broker answers (see `penstock.orchestration.kafka.task_commands`)
         committed = topics.committed_offsets(application.id, stable=False)
-        reset = None if runs else last_reset(config, topics)
     except KafkaException as error:
         said = with_remedy(error.args[0], "DescribeConfigs on cluster kafka-cluster")
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {said}") from error
@@ -60,7 +58,9 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
     own = coordination_topic(application.id)
     partitions = {*committed, *changelogs, TopicPartition(events_topic(application.id), 0), TopicPartition(own, 0)}
     known = topics.describe([*(partition.topic for partition in partitions), *global_topics])
-    inputs = topics.describe(_inputs(config) - known.keys()) if own in known else {}
+    past = read_past(config, TOPOLOGY, RESET) if own in known else []
+    reset = next((record for record in reversed(past) if isinstance(record, Reset)), None)
+    inputs = topics.describe(_inputs(past) - known.keys())
     known |= inputs
     partitions |= {TopicPartition(name, number) for name, topic in inputs.items() for number in range(topic.partitions)}
     there = [each for each in partitions if each.topic in known and each.partition < known[each.topic].partitions]
@@ -77,11 +77,10 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
     )
 
 
-def _inputs(config: StreamsConfig) -> set[str]:
+def _inputs(past: Iterable[Written]) -> set[str]:
     """Return the input topics of the application's versions, as they have recorded them: a topic of which nothing is committed yet has no
     committed offset, and may begin with a transaction that hangs."""
-    found = read_past(config, TOPOLOGY)
-    return {topic for version in found if isinstance(version, TopologyText) for topic in version.first_partitions}
+    return {topic for version in past if isinstance(version, TopologyText) for topic in version.first_partitions}
 
 
 def _offsets_retention(admin: AdminClient) -> int | None:

@@ -276,6 +276,8 @@ def _alive(known: Known, name: str) -> Row:
     waiting = silent if silent is not None else 0.0 if since is None else max(0.0, (known.at - since).total_seconds())
     problem = f"{name}: wanted, and silent for {waiting:.0f} s" if wanted and waiting > HEARTBEAT_SECONDS else ""
     state = (row.state if row is not None else None) or "never started"
+    if row is not None and row.state is not None and not wanted and not known.lives(name):
+        state = "stopped"  # it has not reported the last of its states
     tasks = sum(task.instance == name and task.state != TaskState.CLOSED.value and not is_global(task.task) for task in known.tasks)
     cells: dict[str, Cell] = {"instance": name, "wanted": wanted, "state": state, "silent_s": round(waiting, 1), "tasks": tasks}
     return Row(cells, Severity.ERROR if problem else Severity.INFO, problem)

@@ -20,7 +20,7 @@ from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import checks
 from penstock.orchestration.health.broker_facts import ask_broker
 from penstock.orchestration.health.checks import CheckResult, Known
-from penstock.orchestration.health.figures import ENDED, Report
+from penstock.orchestration.health.figures import Report
 from penstock.orchestration.run_books import SkipRecord
 from penstock.runtime.model.events import EventKind
 
@@ -55,8 +55,7 @@ def facts(application: Application, control_plane: ControlPlane, at: datetime, *
         return known
     logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
     logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
-    runs = any(known.lives(name) and row.state not in ENDED for name, row in known.instances.items())
-    broker = ask_broker(application, logs, known.global_topics, runs=runs)
+    broker = ask_broker(application, logs, known.global_topics)
     for task in known.tasks:
         task.lag = checks.measured_lag(task, broker)  # of these facts; the session is closed, so it is not written
     return replace(known, broker=broker)

@@ -33,8 +33,6 @@ DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN, SILENT = "does not run", "stopped
 """States of instances that are not the engine's. `SILENT`: it is to run, its last report is old, and nothing says that its process has
 ended: after an outage of the brokers an instance may take a minute until it reports again."""
 _NOT_RUNNING = (DOES_NOT_RUN, STOPPED, NEVER_STARTED, UNKNOWN, SILENT)
-ENDED = (State.NOT_RUNNING.value, State.ERROR.value)
-"""States of the engine in which an instance does not run."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -156,7 +154,7 @@ def _names(known: Known) -> list[str]:
 def _state(known: Known, row: Instance | None, dead: bool, unknown: str) -> str:
     if row is None or (row.state is None and row.heartbeat_at is None and not row.wanted):
         return NEVER_STARTED
-    ended = dead or row.state in ENDED
+    ended = dead or row.state in (State.NOT_RUNNING.value, State.ERROR.value)
     if unknown and not ended:
         return UNKNOWN
     if not ended and known.lives(row.name):

@@ -505,7 +505,7 @@ def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_grant
         wait_until_wrong(project, role, {(f"{right.resource} {right.name}", right.operations[0])})
         if text in _OF_HEALTH_CHECKS:
             with pytest.raises(StreamsError) as raised:
-                ask_broker(application, [], [], runs=False)
+                ask_broker(application, [], [])
             said = str(raised.value)
         else:
             command = [word.replace("APP", application.id) for word in _OTHER_COMMANDS.get(text, reset)]

@@ -275,6 +275,15 @@ def test_an_alert_is_not_resolved_while_no_broker_answers(control_plane: Control
     assert [look(9, ""), look(0, "no broker answers"), look(0, "")] == ["OPEN", "OPEN", "RESOLVED"]
 
 
+def test_an_instance_that_stopped_without_reporting_its_last_state_is_shown_as_stopped() -> None:
+    closing = instance(silent_s=100)
+    closing.wanted, closing.state = False, "PENDING_SHUTDOWN"
+    result = checks.liveness(known(instances=(closing,)))
+    assert result.passed and result.rows[0].cells["state"] == "stopped"
+    closing.wanted = True
+    assert checks.liveness(known(instances=(closing,))).rows[0].cells["state"] == "PENDING_SHUTDOWN", "it is to run: what was heard last"
+
+
 def test_no_instance_is_silent_because_no_broker_answers(control_plane: ControlPlane) -> None:
     """Nobody is heard during an outage; the alert of an instance that was silent before it stays open."""
     with control_plane.writing() as session:
@@ -353,7 +362,7 @@ def test_records_behind_a_pause_are_its_tasks_lag_and_no_lag_of_the_application(
         session.add_all([instance(), paused("0_4", 15535), task("0_0", lag=3)])
     ends = {TopicPartition("flights", 4): 15535 + 700, TopicPartition("flights", 0): 13}
     committed = {TopicPartition("flights", 4): 15535, TopicPartition("flights", 0): 10}
-    monkeypatch.setattr("penstock.orchestration.health.examination.ask_broker", lambda *_, **__: BrokerFacts(committed, ends=ends))
+    monkeypatch.setattr("penstock.orchestration.health.examination.ask_broker", lambda *_: BrokerFacts(committed, ends=ends))
     there = facts(A, control_plane, NOW, brokers=True)
     found = reported(there)
     assert (found.instances["a-1"].lag, found.total.lag) == (703, 703)
