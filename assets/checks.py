@@ -30,7 +30,8 @@ from penstock.orchestration.health.checks import Known
 from penstock.orchestration.health.figures import Report, unknown_report
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import SilentBrokers
-from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.kafka.failures import lacks_right
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.states import TaskState
 
 _COLUMNS = {
@@ -83,16 +84,20 @@ def check_results(operations: Operations, application: Application, log: logging
 def look_at(
     operations: Operations, application: Application, at: datetime, log: logging.Logger, brokers: SilentBrokers
 ) -> tuple[list[CheckResult], Report, Known]:
-    """Run the checks of one application. If no broker answers, no check passes: each says so, and the problems of the last known state."""
+    """Run the checks of one application. If no broker answers, or this client has not the rights, no check passes: each says so, and the
+    problems of the last known state."""
     unknown = ""
     try:
         with brokers.asking(application):
             with operations.feed(application) as feed:
                 feed.step()
             known = facts(application, operations.control_plane, at, brokers=True)
-    except BrokerUnavailableError as error:
+    except StreamsError as error:
+        refused = lacks_right(error)
+        if not refused and not isinstance(error, BrokerUnavailableError):
+            raise
         log.warning(str(error))
-        unknown = f"no broker answers at {application.bootstrap_servers}"
+        unknown = str(error) if refused else f"no broker answers at {application.bootstrap_servers}"
         known = facts(application, operations.control_plane, at, brokers=False)
     results = results_of(known, unknown)
     found = report(known, results, _dead(operations, known))

@@ -93,8 +93,9 @@ def _operator(application: str, topology: Topology) -> Iterator[Right]:
     own = f"{application}-"
     for topic in _inputs(topology):
         yield Right(Resource.TOPIC, topic, (Operation.READ, Operation.DESCRIBE_CONFIGS), "records that cannot be read, lag; reset")
-    for topic in topology.global_topics:
-        yield Right(Resource.TOPIC, topic, (Operation.WRITE,), "run-book restore-global-topic")
+    for topic in _inputs(topology):
+        book = "restore-global-topic" if topic in topology.global_topics else "replay-dead-letters"
+        yield Right(Resource.TOPIC, topic, (Operation.WRITE,), f"run-book {book}")
     for topic in _outputs(topology):
         emptied = (Operation.DESCRIBE, Operation.DELETE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
         yield Right(Resource.TOPIC, topic, emptied, "rates; reset deletes its records, and lets brokers delete those of a compacted one")
@@ -108,15 +109,28 @@ def _operator(application: str, topology: Topology) -> Iterator[Right]:
 
 
 def _spark(application: str, topology: Topology) -> Iterator[Right]:
+    restored = _restored_from(topology)
     for topic in _inputs(topology):
-        yield Right(Resource.TOPIC, topic, (Operation.READ,), "history, seeds")
+        if topic in restored:
+            yield Right(
+                Resource.TOPIC, topic, (Operation.READ, Operation.DESCRIBE_CONFIGS), "history, seeds; tables of stores that it restores"
+            )
+        else:
+            yield Right(Resource.TOPIC, topic, (Operation.READ,), "history, seeds")
+    for topic in _outputs(topology):
+        yield Right(Resource.TOPIC, topic, (Operation.DESCRIBE,), "history: partitions of what it would write")
     own = f"{application}-"
-    yield Right(Resource.TOPIC, own, (Operation.READ, Operation.DESCRIBE_CONFIGS), "changelogs, coordination", prefixed=True)
-    yield Right(Resource.GROUP, "spark-kafka-relation-", (Operation.READ,), "Spark's readers", prefixed=True)
-    yield Right(Resource.GROUP, own, (Operation.READ,), "readers of the coordination topic", prefixed=True)
+    yield Right(Resource.TOPIC, own, (Operation.READ, Operation.DESCRIBE_CONFIGS), "changelogs", prefixed=True)
+    if restored - set(topology.global_topics):
+        yield Right(Resource.GROUP, application, (Operation.DESCRIBE,), "committed offsets: up to where an input restores a store")
 
 
 _RIGHTS = {Role.INSTANCE: _instance, Role.OPERATOR: _operator, Role.SPARK: _spark}
+
+
+def _restored_from(topology: Topology) -> set[str]:
+    """Return the input topics that stores are restored from, in place of a changelog."""
+    return {topic for part in topology.sub_topologies() for topic in part.source_changelogs.values()} | set(topology.global_topics)
 
 
 def _inputs(topology: Topology) -> Sequence[str]:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 from confluent_kafka import KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from penstock.orchestration.dead_letters.topic import (
     ERROR_PREFIX,
@@ -29,10 +29,11 @@ from penstock.orchestration.dead_letters.topic import (
     ensure_topic,
     fencing_producer,
     raw_record,
+    rights_to_read,
 )
 from penstock.orchestration.declarations.applications import Application
-from penstock.orchestration.kafka.log import FROM_START, reader, to_end
-from penstock.runtime.kafka.connection import Connection
+from penstock.orchestration.kafka.log import FROM_START, partition_counts, reader, to_end
+from penstock.runtime.kafka.failures import lacks_right, needing, with_remedy
 
 REPLAYED_FROM = "__penstock.replayed.from"
 _BATCH = 1_000
@@ -80,15 +81,15 @@ def dead_letter_topics(application: Application) -> tuple[str, ...]:
 
 def read_dead_letters(application: Application) -> DeadLetters:
     """Return all dead letters, without duplicates. Raises KafkaException if no broker answers."""
-    partitions = _partitions(application.connection, dead_letter_topics(application))
+    partitions = partition_counts(application.connection, dead_letter_topics(application))
     records: dict[str, DeadLetter] = {}
     without_place = removed = 0
     with reader(application.connection) as consumer:
-        for topic, count in partitions.items():
-            for partition in range(count):
-                low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
-                removed += low
-                consumer.assign([TopicPartition(topic, partition, FROM_START)])
+        places = [TopicPartition(topic, partition, FROM_START) for topic, count in partitions.items() for partition in range(count)]
+        for place in places:
+            with needing(*rights_to_read(place.topic)):
+                removed += consumer.get_watermark_offsets(place, timeout=_SECONDS)[0]
+                consumer.assign([place])
                 for message in to_end(consumer, _SECONDS):
                     record = _record(message)
                     if record is None:
@@ -102,9 +103,9 @@ def read_dead_letters(application: Application) -> DeadLetters:
 def read_marks(application: Application) -> frozenset[str]:
     """Return the coordinates of all records that have been replayed."""
     topic = replayed_topic(application.id)
-    if topic not in _partitions(application.connection, [topic]):
+    if not partition_counts(application.connection, [topic]):
         return frozenset()
-    with reader(application.connection) as consumer:
+    with reader(application.connection) as consumer, needing(*rights_to_read(topic)):
         consumer.assign([TopicPartition(topic, 0, FROM_START)])
         return frozenset(str(key, "utf-8") for message in to_end(consumer, _SECONDS) if isinstance(key := message.key(), bytes))
 
@@ -112,7 +113,7 @@ def read_marks(application: Application) -> frozenset[str]:
 def missing_targets(application: Application, records: Iterable[DeadLetter]) -> list[str]:
     """Return the topics and partitions that these records belong to and that do not exist."""
     wanted = {(record.topic, record.partition) for record in records}
-    counts = _partitions(application.connection, {topic for topic, _ in wanted})
+    counts = partition_counts(application.connection, {topic for topic, _ in wanted})
     return sorted(f"{topic}-{partition}" for topic, partition in wanted if partition >= counts.get(topic, 0))
 
 
@@ -136,11 +137,13 @@ def replay(application: Application, records: Sequence[DeadLetter], by: str, pro
             progress(start + len(batch))
     except KafkaException as problem:
         error = problem.args[0]
-        if error.fatal():
+        if error.fatal() and not lacks_right(problem):
             raise DeadLetterError(f"another process replays dead letters of {application.id}: {error.str()}. Start it again") from problem
         if error.txn_requires_abort():
-            producer.abort_transaction(_SECONDS)
-        raise DeadLetterError(f"dead letters could not be replayed: {error.str()}. What is replayed is marked; start it again") from problem
+            with suppress(KafkaException):  # brokers that refused its partitions know of no transaction; the next replay ends any other
+                producer.abort_transaction(_SECONDS)
+        why = with_remedy(error, _rights(marks_topic, left))
+        raise DeadLetterError(f"dead letters could not be replayed: {why}. What is replayed is marked; start it again") from problem
     return len(left)
 
 
@@ -177,8 +180,6 @@ def _record(message: Message) -> DeadLetter | None:
         return None
 
 
-def _partitions(connection: Connection, topics: Iterable[str]) -> dict[str, int]:
-    """Return the number of partitions of each topic; topics that do not exist are left out."""
-    admin = AdminClient(connection.client({"log_level": 2}))
-    known = admin.list_topics(timeout=_SECONDS).topics
-    return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].error is None}
+def _rights(marks_topic: str, records: Iterable[DeadLetter]) -> str:
+    """Return the rights that writing these records needs, as messages name them."""
+    return " and ".join(f"Write on topic {topic}" for topic in (marks_topic, *sorted({record.topic for record in records})))

@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.orchestration.declarations.errors import ExpectedError
-from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.orchestration.kafka.log import FROM_START, READER_GROUP, partition_counts, reader, to_end
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import kafka_error, lacks_right, needing, with_remedy
 
 ERROR_PREFIX = "__streams.errors."
 """Prefix of the names of error headers (KIP-1034)."""
@@ -62,9 +63,10 @@ def dead_letter_topic(application_id: str) -> str:
 
 
 def read_record(connection: Connection, topic: str, partition: int, offset: int, timeout_s: float = _SECONDS) -> RawRecord | None:
-    """Return the record at these coordinates; None if the log no longer contains it, or not yet. Raises KafkaException if no broker
-    answers."""
-    with reader(connection) as consumer:
+    """Return the record at these coordinates; None if the log no longer contains it, or not yet. Raises StreamsError for a missing right,
+    KafkaException if no broker answers."""
+    partition_counts(connection, [topic])  # without the right to see the topic, the requests below say that it has no such partition
+    with reader(connection) as consumer, needing(*rights_to_read(topic)):
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
         if not low <= offset < high:
             return None
@@ -73,10 +75,16 @@ def read_record(connection: Connection, topic: str, partition: int, offset: int,
     return None if message is None or message.offset() != offset else raw_record(message)
 
 
+def rights_to_read(topic: str) -> tuple[str, str]:
+    """Return the rights that a reader of a topic needs, as messages name them."""
+    return f"Read on topic {topic}", f"Read on group {READER_GROUP}"
+
+
 def store_dead_letter(
     connection: Connection, application_id: str, record: RawRecord, error_type: str, error: str, stack: str = ""
 ) -> DeadLetter:
-    """Write a record to the dead-letter topic, unless it is there already. Raises DeadLetterError; KafkaException if no broker answers."""
+    """Write a record to the dead-letter topic, unless it is there already. Raises DeadLetterError; StreamsError for a missing right,
+    KafkaException if no broker answers."""
     topic = dead_letter_topic(application_id)
     ensure_topic(connection, topic, FOREVER)
     producer = fencing_producer(connection, f"{topic}-{record.topic}-{record.partition}")
@@ -86,16 +94,18 @@ def store_dead_letter(
     try:
         return DeadLetter(topic, _write(producer, topic, record, _error_headers(record, error_type, error, stack)), already=False)
     except KafkaException as problem:
-        if not problem.args[0].fatal():
-            raise DeadLetterError(f"{record} could not be written to {topic}: {problem.args[0].str()}") from problem
+        if not problem.args[0].fatal() or lacks_right(problem):
+            why = with_remedy(kafka_error(problem), f"Write on topic {topic}")
+            raise DeadLetterError(f"{record} could not be written to {topic}: {why}") from problem
     return DeadLetter(topic, _written_by_another(connection, topic, record), already=True)
 
 
 def fencing_producer(connection: Connection, transactional_id: str) -> Producer:
-    """Return a producer that has fenced all others of its transactional id. Raises KafkaException."""
+    """Return a producer that has fenced all others of its transactional id. Raises StreamsError for a missing right, KafkaException."""
     backoff = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 10}
     producer = Producer(connection.client({"transactional.id": transactional_id, **backoff, "log_level": 2}))
-    producer.init_transactions(_SECONDS)
+    with needing(f"Write on transactional-id {transactional_id}"):
+        producer.init_transactions(_SECONDS)
     return producer
 
 
@@ -138,8 +148,7 @@ def _written_by_another(connection: Connection, topic: str, record: RawRecord) -
 def has_dead_letter(connection: Connection, application_id: str, topic: str, partition: int, offset: int) -> bool:
     """Return True if the record with these coordinates is on the application's dead-letter topic."""
     dead_letters = dead_letter_topic(application_id)
-    admin = AdminClient(connection.client({"log_level": 2}))
-    if dead_letters not in admin.list_topics(timeout=_SECONDS).topics:
+    if not partition_counts(connection, [dead_letters]):
         return False
     return find(connection, dead_letters, topic, partition, offset) is not None
 
@@ -147,7 +156,7 @@ def has_dead_letter(connection: Connection, application_id: str, topic: str, par
 def find(connection: Connection, dead_letters: str, topic: str, partition: int, offset: int) -> int | None:
     """Return the offset on the dead-letter topic of the record with these coordinates; None if it is not there."""
     wanted = (topic.encode(), str(partition).encode(), str(offset).encode())
-    with reader(connection) as consumer:
+    with reader(connection) as consumer, needing(*rights_to_read(dead_letters)):
         consumer.assign([TopicPartition(dead_letters, 0, FROM_START)])
         for message in to_end(consumer, _SECONDS):
             headers = dict(_headers(message))
@@ -164,12 +173,13 @@ def _error_headers(record: RawRecord, error_type: str, error: str, stack: str) -
 
 
 def ensure_topic(connection: Connection, topic: str, config: Mapping[str, str]) -> None:
-    """Create a topic with one partition, unless it exists. Raises KafkaException."""
+    """Create a topic with one partition, unless it exists. Raises StreamsError for a missing right, KafkaException."""
     admin = AdminClient(connection.client({"log_level": 2}))
     new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=dict(config))
     future = admin.create_topics([new], operation_timeout=_SECONDS)[topic]
     try:
-        future.result(timeout=_SECONDS)
+        with needing(f"Create on topic {topic}"):
+            future.result(timeout=_SECONDS)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise

@@ -7,19 +7,23 @@ OFFSET_BEGINNING. The client library takes half a second to look up the log star
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from penstock.orchestration.embedded.ports import start_hint
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
+from penstock.runtime.kafka.failures import Meaning, meaning, needing, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.logins import FollowedConsumer, followed
 from penstock.runtime.model.errors import BrokerUnavailableError
 
 FROM_START = 0
+READER_GROUP = "penstock-reader"
+"""Name of the group of readers that join none: the client library requires one."""
+_SECONDS = 30.0
 WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
 
 
@@ -33,7 +37,7 @@ def reader(connection: Connection) -> Iterator[Consumer]:
         consumer.close()
 
 
-def new_reader(connection: Connection, group: str = "penstock-reader") -> Consumer:
+def new_reader(connection: Connection, group: str = READER_GROUP) -> Consumer:
     """Return a consumer of committed records that joins no group and reports the end of a partition. The client requires the name of a
     group; nothing is committed to it."""
     properties = connection.client(
@@ -51,20 +55,39 @@ def new_reader(connection: Connection, group: str = "penstock-reader") -> Consum
     return followed(FollowedConsumer(properties), properties)
 
 
-def unreadable(application_id: str, servers: str, error: KafkaException, *topics: str) -> BrokerUnavailableError:
+def unreadable(application_id: str, servers: str, error: KafkaException, *topics: str, group: str = READER_GROUP) -> BrokerUnavailableError:
     """Return the error for topics of an application that cannot be read: no broker answers, or they do not let this client."""
-    return BrokerUnavailableError(f"{application_id}: {cause(application_id, servers, error, *topics)}")
+    return BrokerUnavailableError(f"{application_id}: {cause(application_id, servers, error, *topics, group=group)}")
 
 
-def cause(application_id: str, servers: str, error: KafkaException, *topics: str) -> str:
-    """Return why topics of an application cannot be read, and the command that may help."""
+def cause(application_id: str, servers: str, error: KafkaException, *topics: str, group: str = READER_GROUP) -> str:
+    """Return why topics of an application cannot be read, and the command that may help. `group`: that of the reader."""
     inner = error.args[0]
     if not isinstance(inner, KafkaError):
         return f"no broker answers at {servers} ({error}){start_hint(servers)}"
     if meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
         right = f"Read on topic {topics[0] if len(topics) == 1 else f'{application_id}-*'}"
-        return f"the brokers at {servers} do not let this client read {' and '.join(topics)} ({with_remedy(inner, right)})"
+        said = with_remedy(inner, right, f"Read on group {group}")
+        return f"the brokers at {servers} do not let this client read {' and '.join(topics)} ({said})"
     return f"no broker answers at {servers} ({inner.str()}){start_hint(servers)}"
+
+
+def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:
+    """Return the number of partitions of each of these topics that exists. Raises StreamsError for one that this client has no right
+    to see, KafkaException if no broker answers."""
+    names = sorted(set(topics))
+    if not names:
+        return {}
+    admin = AdminClient(connection.client({"log_level": 2}))
+    found: dict[str, int] = {}
+    for name, answer in admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS).items():
+        try:
+            with needing(f"Describe on topic {name} (Read and Write include it)"):
+                found[name] = len(answer.result(_SECONDS).partitions)
+        except KafkaException as error:
+            if Meaning.UNKNOWN_TOPIC not in meaning(error):
+                raise
+    return found
 
 
 def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:

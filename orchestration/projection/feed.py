@@ -165,7 +165,8 @@ class Feed:
     def _check(self, message: Message) -> None:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise self._unavailable(KafkaException(error))
+            cause = KafkaException(error)
+            raise self._unavailable(cause) from cause
 
     def _store(self, messages: Sequence[Message]) -> int:
         """Store a batch, topic by topic, each in one transaction with the topic's next offset."""
@@ -198,7 +199,8 @@ class Feed:
             writer.store_coordination(session, self._application.id, key if isinstance(key, bytes) else b"", _value(message))
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
-        return unreadable(self._application.id, self._application.bootstrap_servers, error, *self._topics)
+        group = f"{self._application.id}-feed"
+        return unreadable(self._application.id, self._application.bootstrap_servers, error, *self._topics, group=group)
 
 
 class SilentBrokers:

@@ -148,7 +148,7 @@ class Rehearsal:
         own = f"{self.application.id}-"
         known = sorted(name for name in self._topics.names() if not name.startswith(own))
         process = self._stack.enter_context(BuildProcess(build, self._paths.root, self._folder / build.label))
-        config = dict(self.application.client_config())
+        config = {name: str(value) if isinstance(value, str) else value for name, value in self.application.client_config().items()}
         return Imported(process, process.ask(messages.Describe(self.application.id, build.factory, config, known), messages.Description))
 
     # --- records -------------------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Rehearsal:
 
     def counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return the number of partitions of each topic. Raises RehearsalError for topics that do not exist."""
-        counts = {name: found.partitions for name, found in self._topics.describe(topics).items()}
+        counts = self._topics.partition_counts(topics)
         if missing := sorted(set(topics) - counts.keys()):
             raise RehearsalError(f"the builds read {', '.join(missing)}, which does not exist on {self.application.bootstrap_servers}")
         return counts
@@ -274,7 +274,7 @@ class Rehearsal:
         """Return the number of partitions of all topics that the builds read or write, as far as they exist."""
         written = sorted({topic for each in descriptions for topic in each.sinks})
         read = sorted({topic for each in descriptions for topic in (*each.sources, *each.global_topics)})
-        return {**{name: topic.partitions for name, topic in self._topics.describe(written).items()}, **self.counts(read)}
+        return {**self._topics.partition_counts(written), **self.counts(read)}
 
     # --- Spark ---------------------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from penstock.orchestration.run_books.base import Findings, Progress, Request, R
 from penstock.orchestration.run_books.rebuild_global_store import living
 from penstock.orchestration.snapshots.exports import export_root
 from penstock.orchestration.snapshots.taking import local_root
+from penstock.runtime.kafka.failures import kafka_error, with_remedy
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.extras import extra
@@ -205,7 +206,8 @@ class RestoreGlobalTopic(RunBook):
                     producer.poll(0)
                 producer.commit_transaction(_SECONDS)
         except KafkaException as error:
-            raise RunBookError(f"rows could not be written to {self._topic}: {error.args[0].str()}; start it again") from error
+            why = with_remedy(kafka_error(error), f"Write on topic {self._topic}")
+            raise RunBookError(f"rows could not be written to {self._topic}: {why}; start it again") from error
         self._written = len(rows)
         return len(rows)
 

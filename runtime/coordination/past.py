@@ -10,7 +10,7 @@ from penstock.runtime.coordination.records import Tombstone, Written, decode
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.messages import Message
-from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS
+from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.ids import TopicPartition
 
@@ -42,11 +42,15 @@ def _messages(config: StreamsConfig) -> Iterator[Message]:
     reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "coordination past")
     try:
         reader.assign(partition, None)
+        asked = False
         while True:
             poll = reader.poll(1.0)
             yield from poll.runs.get(partition, ())
             if partition in poll.ends:
                 return
+            if not poll and not asked:  # without the right to see the topic, the client library says nothing for 30 s
+                asked = True
+                TopicAdmin(config).partition_counts([partition.topic])
             if time.monotonic() > until:
                 raise BrokerUnavailableError(f"bootstrap.servers = {config['bootstrap.servers']}: {partition} cannot be read")
     finally:

@@ -6,7 +6,8 @@ record is the cause. So each relevant code has its meanings here, and no code is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Flag, auto
 
 from confluent_kafka import KafkaError, KafkaException
@@ -126,6 +127,15 @@ def meaning(error: KafkaError | BaseException | None) -> Meaning:
     return _MEANINGS.get(error.code(), Meaning.OTHER) if isinstance(error, KafkaError) else Meaning.OTHER
 
 
+def lacks_right(error: BaseException | None) -> bool:
+    """Return True if the brokers refused a request because this client has no right to it: the error, or one of its causes, says so."""
+    while error is not None:
+        if Meaning.NO_RIGHT in meaning(error):
+            return True
+        error = error.__cause__
+    return False
+
+
 def is_retriable(error: Exception) -> bool:
     """Return True if librdkafka marks the error as retriable."""
     return isinstance(error, KafkaException) and kafka_error(error).retriable()
@@ -151,9 +161,22 @@ def with_remedy(error: KafkaError, *needs: str) -> str:
     if Meaning.NO_RIGHT not in meaning(error):
         return error.str()
     kind, always = _NEEDS[error.code()]
+    if kind == "cluster" and "idempotence" in error.str():  # brokers give producer ids to whoever may write to any topic
+        kind, always = "topic", "Write on a topic"
     needed = next((each for each in needs if f" {kind} " in each), always)
     said = f"{error.str().rstrip('.')}. It needs {needed}." if needed else f"{error.str().rstrip('.')}."
     return f"{said} `penstock doctor` names each right that is missing, `penstock acls` prints what grants it"
+
+
+@contextmanager
+def needing(*needs: str) -> Iterator[None]:
+    """Raise StreamsError, with the text of `with_remedy`, for a KafkaException in the block that is about a missing right."""
+    try:
+        yield
+    except KafkaException as error:
+        if Meaning.NO_RIGHT in meaning(error):
+            raise StreamsError(with_remedy(kafka_error(error), *needs)) from error
+        raise
 
 
 def unanswered(what: str, error: KafkaError, needs: str = "") -> StreamsError:

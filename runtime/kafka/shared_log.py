@@ -176,7 +176,10 @@ class RecordWriter:
     def write(self, key: bytes, value: bytes | None) -> None:
         """Write a record and wait for its delivery. Raises BrokerUnavailableError."""
         failed: list[KafkaError] = []
-        self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
+        try:
+            self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
+        except KafkaException as error:  # the client has failed before
+            failed.append(kafka_error(error))
         if self._producer.flush(ANSWER_SECONDS) or failed:
             reason = with_remedy(failed[0], f"Write on topic {self._topic}") if failed else f"no answer within {ANSWER_SECONDS:.0f} s"
             raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: {self._topic} cannot be written: {reason}")

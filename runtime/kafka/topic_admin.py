@@ -62,6 +62,9 @@ WARN_SECONDS = 3.0
 """After so long without an answer, the log says so."""
 ANSWER_SECONDS = 30.0
 """Time-out of one request to the brokers, with its repetitions."""
+COORDINATOR_SECONDS = 10.0
+"""Time after which a new client asks for a group's coordinator: then another broker has replaced one that is frozen, if the session with
+the controller is as long as by default (`broker.session.timeout.ms`, 9 s)."""
 _FIRST_SECONDS = 2.0
 """Time-out of the first attempt at a request; each further one has twice as long."""
 
@@ -336,16 +339,19 @@ class TopicAdmin:
 
     def members(self, group: str) -> list[str]:
         """Return the clients (`client.id`) that are members of a group. Raises BrokerUnavailableError, StreamsError."""
-        what, right = f"describe group {group}", f"Read on group {group}"
+        what, right, begun = f"describe group {group}", f"Read on group {group}", time.monotonic()
 
         def ask() -> ConsumerGroupDescription:
-            client = self._client
-            future: Future[ConsumerGroupDescription] = self._ask(what, lambda: client.describe_consumer_groups([group]))[group]
-            try:
-                return self._wait(what, future, right)
-            except BrokerUnavailableError:
-                self._replace(client)
-                raise
+            while True:
+                client, asked = self._client, time.monotonic()
+                future: Future[ConsumerGroupDescription] = self._ask(what, lambda: client.describe_consumer_groups([group]))[group]  # noqa: B023 (called at once)
+                try:
+                    return self._wait(what, future, right, COORDINATOR_SECONDS)
+                except BrokerUnavailableError:
+                    self._replace(client)
+                    now = time.monotonic()
+                    if now - asked < COORDINATOR_SECONDS or now - begun >= ANSWER_SECONDS or self.give_up():
+                        raise
 
         try:
             description = self._once_loaded(ask)
@@ -475,14 +481,14 @@ class TopicAdmin:
         except KafkaException as error:
             raise self._translate(what, error) from error
 
-    def _wait(self, what: str, future: Future[Answer], needs: str = "") -> Answer:
+    def _wait(self, what: str, future: Future[Answer], needs: str = "", seconds: float = ANSWER_SECONDS) -> Answer:
         """`needs`: the right that the request needs, as for `with_remedy`."""
         try:
-            return self._result(what, future)
+            return self._result(what, future, seconds)
         except KafkaException as error:
             raise self._translate(what, error, needs) from _untraced(error)
 
-    def _result(self, what: str, future: Future[Answer]) -> Answer:
+    def _result(self, what: str, future: Future[Answer], seconds: float = ANSWER_SECONDS) -> Answer:
         """As `_wait`, but raise the broker's own errors: KafkaException, BrokerUnavailableError."""
         begun = time.monotonic()
         while True:
@@ -490,7 +496,7 @@ class TopicAdmin:
                 return future.result(SLICE_SECONDS)
             except FutureTimeoutError as error:
                 waited = time.monotonic() - begun
-                if waited >= ANSWER_SECONDS or self.give_up():
+                if waited >= seconds or self.give_up():
                     raise self._unanswered(what, waited) from error
 
     def _cluster(self, what: str) -> ClusterMetadata:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.orchestration.embedded.cluster import EmbeddedCluster
@@ -261,3 +262,21 @@ def test_a_broker_that_is_away_keeps_its_rack(app: Application, cluster: Embedde
         wait_until(lambda: TopicAdmin(config).racks([partition.topic])[partition] == frozenset(), what="no answer: a part would mislead")
     finally:
         away.start()
+
+
+def test_the_members_of_a_group_are_known_while_the_broker_that_coordinates_it_is_frozen(cluster: EmbeddedCluster) -> None:
+    """A client goes on waiting for it: another one has to ask for the broker that has replaced it."""
+    broker, group = Kafka(cluster.bootstrap_servers), unique("group")
+    topic = broker.create_topic("joined")
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "client.id": "member", "log_level": 0}
+    member = Consumer({**settings, "session.timeout.ms": 45_000})
+    member.subscribe([topic])
+    topics = TopicAdmin(StreamsConfig({"application.id": group, "bootstrap.servers": cluster.bootstrap_servers}))
+    try:
+        wait_until(lambda: member.poll(0.2) or topics.members(group) == ["member"], 30, "the member")
+        found = broker.admin.describe_consumer_groups([group])[group].result(30).coordinator
+        coordinator = next(each for each in cluster.brokers if each.port == found.port)
+        with frozen(coordinator):
+            assert topics.members(group) == ["member"]
+    finally:
+        member.close()

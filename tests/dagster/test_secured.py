@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
@@ -15,20 +16,32 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from penstock.assets.checks import look_at
 from penstock.assets.spark.changelog.kafka_options import connector_options
+from penstock.assets.spark.history.command import brokers_of
+from penstock.assets.spark.history.run import HistoryRequest, run_history
+from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.assets.spark.session.explained import explained
+from penstock.assets.spark.tables.job import make
+from penstock.assets.spark.tables.request import TableRequest
 from penstock.orchestration.board.follower import Follower
 from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.cli import app
 from penstock.orchestration.commands.command_config import VARIABLE as VARIABLE_OF_COMMANDS
 from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.dead_letters.topic import RawRecord, store_dead_letter
 from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.backfills import BackfillInput
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
+from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.orchestration.doctor.finding import Outcome
 from penstock.orchestration.doctor.granted import held_against
 from penstock.orchestration.doctor.questions import Questions
@@ -36,10 +49,13 @@ from penstock.orchestration.embedded.ports import free_port
 from penstock.orchestration.embedded.tools import command
 from penstock.orchestration.health.broker_facts import ask_broker
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import SilentBrokers
 from penstock.orchestration.rights import Operation, Resource, Right, Role, rights
+from penstock.runtime.config.environment import client_config
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic, heartbeats_topic
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.topology.factory import build_topology
 from tests.dagster.telling import STREAMS_TOML, Project
@@ -448,6 +464,8 @@ _NOT_TRIED = {
     "Describe on topic of-APP-out": "Delete includes it",
     "DescribeConfigs on topic of-APP-out": "AlterConfigs includes it",
     "Read on group APP-": "commands to instances that run read with such a group",
+    "Read on topic of-APP-in": "a reset needs Describe, which Write includes; run-books need it, in the next test",
+    "Write on topic of-APP-in": "a run-book needs it, in the next test",
 }
 _OTHER_COMMANDS = {
     "Read on topic APP-": ("status",),
@@ -519,6 +537,159 @@ def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_grant
     assert "begins without state" in penstock(*reset).output
     monkeypatch.setenv(USER, ADMIN)
     assert penstock("start", name).exit_code == 0
+
+
+def checks_say(project: Project) -> str:
+    """Return why the checks of the health schedule cannot be known; empty if they can."""
+    results, _, _ = look_at(project.operations, project.application, now(), logging.getLogger(__name__), SilentBrokers())
+    (unknown,) = {result.unknown for result in results}
+    return unknown
+
+
+_SKIP, _REPLAY = ("skip", "APP", "0_0", "--yes", "--reason", "a test"), ("run-book", "replay-dead-letters", "APP", "--yes")
+_PAUSE, _CHECKS = ("pause", "APP", "0_1"), ()
+_OF_CONTROL_PLANE: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "Read on topic of-APP-in": (_SKIP, ("rehearse", "APP", "--paused", "0_0")),
+    "Write on topic of-APP-in": (_REPLAY,),
+    "DescribeConfigs on topic of-APP-in": (_CHECKS,),
+    "Read on topic APP-": (_CHECKS, _SKIP, _REPLAY, _PAUSE, ("events", "APP"), ("snapshot", "take", "APP")),
+    "Write on topic APP-": (_SKIP, _REPLAY, _PAUSE, ("snapshot", "take", "APP")),
+    "Create on topic APP-": (_SKIP,),
+    "DescribeConfigs on topic APP-": (_CHECKS,),
+    "Read on group penstock-reader": (_SKIP, _REPLAY, ("describe", "APP")),
+    "Write on transactional-id APP-": (_SKIP, _REPLAY),
+    "DescribeConfigs on cluster kafka-cluster": (_CHECKS,),
+}
+"""What fails while an instance runs, by the right that is left out. A reset needs the others."""
+
+
+@pytest.mark.parametrize("project", ["no rights"], indirect=True)
+def test_the_control_plane_without_a_right_says_which_and_repairs_once_it_is_granted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, role = project.application, Role.OPERATOR
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    project.broker.create_topic(source, 2, exact=True)
+    project.broker.create_topic(out, 1, exact=True)
+    project.broker.produce(source, [(b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
+    project.broker.produce(source, [(b"skipped", b"{}")], partition=1)
+    name, _ = application.instances
+    assert penstock("start", name).exit_code == 0
+    wait_until(lambda: project.broker.consume(out), 60, "the result of partition 1")
+    place = f"{source}-0@0"
+    wait_until(lambda: place in penstock("tasks", application.id).output, 60, "the paused task")
+    assert place in penstock("tasks", application.id).output
+    project.feed()
+    letters = f"{application.id}-dead-letter"
+
+    def refused(right: Right, words: tuple[str, ...]) -> None:
+        if words == _CHECKS:
+            said = checks_say(project)
+        else:
+            result = penstock(*(word.replace("APP", application.id) for word in words))
+            said = result.output
+            assert result.exit_code == 1 and not isinstance(result.exception, KafkaException), (right, words, said)
+        wanted = f"It needs [^`]*({right.operations[0]}|Describe) on {right.resource} {right.name}"
+        assert re.search(wanted, said) and "`penstock acls`" in said, (named_right(right), words, said)
+
+    every = every_right(role)
+    assert {named_right(right) for right in every} >= _OF_CONTROL_PLANE.keys()
+    grant(project, {role: needed(project, role)})
+    monkeypatch.setenv(USER, role)
+    for left_out in every:
+        right = replace(left_out, name=left_out.name.replace("APP", application.id))
+        commands = _OF_CONTROL_PLANE.get(named_right(left_out), ())
+        if not commands:
+            continue
+        wait_until_wrong(project, role, set())
+        revoke(project, role, right)
+        wait_until_wrong(project, role, {(f"{right.resource} {right.name}", right.operations[0])})
+        for words in commands:
+            if words == _SKIP and left_out.operations == (Operation.CREATE,):
+                project.broker.delete_topic(letters)
+            if words == _REPLAY:
+                store_dead_letter(
+                    project.broker.connection, application.id, RawRecord(source, 1, 0, b"skipped", b"{}", None, ()), "Error", "text"
+                )
+            refused(right, words)
+        grant(project, {role: [right]})
+    wait_until_wrong(project, role, set())
+    assert (len(project.broker.consume(out)), len(project.broker.consume(source))) == (1, 3), "nothing half-made was left"
+    assert checks_say(project) == ""
+    assert penstock(*(word.replace("APP", application.id) for word in _SKIP)).exit_code == 0
+    wait_until(lambda: len(project.broker.consume(out)) == 2, 30, "the result of the record behind it")
+    done = penstock(*(word.replace("APP", application.id) for word in _REPLAY))
+    assert done.exit_code == 0 and len(project.broker.consume(source)) == 5, done.output
+
+
+_OF_TABLES = ("Read on topic APP-", "DescribeConfigs on topic APP-")
+"""Rights of Spark that tables of changelogs need; history needs the others."""
+
+
+# py4j leaves its sockets to the garbage collector: not in our code.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("project", ["no rights"], indirect=True)
+def test_spark_without_a_right_says_which_writes_nothing_and_works_once_it_is_granted(
+    project: Project, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, role = project.application, Role.SPARK
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    for topic, partitions in ((source, 2), (out, 1)):
+        project.broker.create_topic(topic, partitions, exact=True)
+    project.broker.produce(source, [("key", "{}"), ("other", "{}")])
+    name, _ = application.instances
+    assert penstock("start", name).exit_code == 0
+    wait_until(lambda: len(project.broker.consume(out)) == 2, 60, "the results")
+    assert penstock("stop", name).exit_code == 0
+    monkeypatch.setenv(USER, role)
+    monkeypatch.setitem(spark.sparkContext.environment, "PENSTOCK_TEST_APPLICATION", outside(application.id))
+    written = tmp_path / "written"
+    table = TableRequest(
+        application=application.id,
+        store="counts",
+        table="counts",
+        format="parquet",
+        source="changelog",
+        location=str(written / "table"),
+        versions=str(written / "versions"),
+        version="1",
+        factory=application.factory,
+        config=dict(application.config),
+    )
+    settings = {**client_config(application.config, application.id), "application.id": "history"}
+
+    def make_table() -> int:
+        return make(table, spark, lambda _: None).rows
+
+    def run_over_history() -> Mapping[str, Mapping[int, int]]:
+        subject = SeedApplication.of("history", application.factory, settings)
+        request = HistoryRequest(subject, {source: BackfillInput("kafka")}, "latest", str(written / "seeds"), str(written / "outputs"))
+        return run_history(spark, request, brokers_of(subject, "latest")).next_offsets
+
+    grant(project, {role: needed(project, role)})
+    for left_out in every_right(role):
+        text = named_right(left_out)
+        right = replace(left_out, name=left_out.name.replace("APP", application.id))
+        wait_until_wrong(project, role, set())
+        revoke(project, role, right)
+        wait_until_wrong(project, role, {(f"{right.resource} {right.name}", right.operations[0])})
+        with pytest.raises(StreamsError) as raised:
+            (make_table if text in _OF_TABLES else run_over_history)()
+        assert re.search(f"It needs ({right.operations[0]}|Describe) on {right.resource} {right.name}", str(raised.value)), text
+        assert "`penstock acls`" in str(raised.value)
+        assert not [path for path in written.rglob("*") if path.is_file() and path.name != ".lock"]
+        if text == "Read on topic APP-":
+            seen_only = replace(right, operations=(Operation.DESCRIBE,))
+            grant(project, {role: [seen_only]})
+            wait_until(lambda: TopicAdmin(application.streams_config()).partition_counts([coordination_topic(application.id)]))
+            with pytest.raises(Exception, match="Not authorized to access topics") as refused:
+                make_table()
+            assert "It needs Read on each topic" in explained(refused.value, SparkSettings())
+            assert not [path for path in written.rglob("*.parquet") if "_temporary" not in path.parts]
+            revoke(project, role, seen_only)
+        grant(project, {role: [right]})
+    wait_until_wrong(project, role, set())
+    assert (make_table(), run_over_history()) == (2, {source: {0: 1, 1: 1}})
 
 
 @pytest.mark.parametrize("project", ["certificate"], indirect=True)

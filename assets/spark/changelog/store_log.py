@@ -105,8 +105,8 @@ def _of_tasks(topology: Topology, config: StreamsConfig, store: str) -> StoreLog
 
 def _tasks(config: StreamsConfig, topics: Sequence[str]) -> int | None:
     """Return the number of tasks that read these topics; None if one of the topics does not exist."""
-    found = TopicAdmin(config).describe(topics)
-    return max((topic.partitions for topic in found.values()), default=None) if len(found) == len(topics) else None
+    found = TopicAdmin(config).partition_counts(topics)
+    return max(found.values(), default=None) if len(found) == len(topics) else None
 
 
 def _of_global(topology: Topology, application: str, store: str) -> StoreLog:

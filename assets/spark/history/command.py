@@ -161,7 +161,7 @@ def brokers_of(application: SeedApplication, until: str) -> Brokers:
     admin = TopicAdmin(settings)
 
     def partitions(topics: Sequence[str]) -> Mapping[str, int]:
-        return {name: found.partitions for name, found in admin.describe(topics).items()}
+        return admin.partition_counts(topics)
 
     def bounds(topics: Sequence[str]) -> Bounds:
         target = Target.parse(until, datetime.now(UTC))

@@ -66,13 +66,13 @@ def _asked(
     if topology.patterns:
         topology = topology.matched(admin.names())
     topics = sorted(source_topics(topology))
-    found = admin.describe(topics)
+    found = admin.partition_counts(topics)
     if missing := [topic for topic in topics if topic not in found]:
         raise MissingSourceTopicError(
             f"source topic {missing[0]} does not exist on {settings['bootstrap.servers']}: where would the stream continue?"
         )
     offsets: Offsets = {topic: {} for topic in topics}
-    partitions = [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
+    partitions = [TopicPartition(topic, number) for topic in topics for number in range(found[topic])]
     for partition, offset in ask(admin, partitions).items():
         offsets[partition.topic][partition.partition] = offset
     return offsets

@@ -66,6 +66,11 @@ _KNOWN = [
         "Spark at {place} has no {0} connector: its jars did not arrive (a server of Spark Connect must be started with them)",
     ),
     (
+        r"(Topic|Group|Cluster)AuthorizationException: ([^\n]*)",
+        "the brokers do not let Spark's Kafka connector read ({1}). It needs Read on each topic that it reads. "
+        "`penstock doctor APP --role spark` names each right that is missing, `penstock acls APP --role spark` prints what grants it",
+    ),
+    (
         r"java\.lang\.OutOfMemoryError: ([^\n]*)",
         "Spark ran out of memory ({0}): [spark] driver-memory is {driver_memory}, executor-memory {executor_memory}",
     ),
