@@ -310,7 +310,8 @@ class EmbeddedBroker:
             status = self._check_alive(deadline, timeout)
             with contextlib.suppress(KafkaException):  # still starting: tried again until the deadline
                 if (1 if self._seat is None else self._seat.node) in admin.list_topics(timeout=1).brokers:
-                    _make_group_coordinator(admin)
+                    if self._seat is None:  # in a cluster, not before all brokers are there
+                        _make_group_coordinator(admin)
                     return status
             time.sleep(_POLL_SECONDS)  # also after an answer: a broker of a cluster answers while the controller has it fenced
 
