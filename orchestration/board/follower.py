@@ -3,7 +3,8 @@ requests offsets periodically. Both continue when a broker is away, and say so i
 
 A request for metadata each second shows whether a broker answers. (Rejected: the client library's own events. It reports a broken
 connection, but not a broker that hangs.) The client library may ask the same broker again and again, so that if one of
-several hangs, all seem to. A new client is asked then, which connects to all of them; if one answers, that client reads on.
+several hangs, all seem to. Then each is asked by a new client that knows it alone; that of the first that answers reads on. (Rejected: one
+new client that knows all of them. It asks one at random, which may be the one that hangs.)
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ class Follower:
             finally:
                 self._consumer.close()
 
-    def _new_consumer(self) -> Consumer:
-        """Return a consumer that knows the addresses of the configuration, and those of the brokers that have been met."""
-        servers = ",".join(dict.fromkeys((str(self._config["bootstrap.servers"]), *self._brokers)))
+    def _new_consumer(self, servers: str = "") -> Consumer:
+        """Return a consumer. `servers`: the addresses that it begins with; without them, those of the configuration, and those of the
+        brokers that have been met."""
+        servers = servers or ",".join(dict.fromkeys((str(self._config["bootstrap.servers"]), *self._brokers)))
         properties = {**self._config.consumer_properties("main"), **QUIET, "bootstrap.servers": servers}
         return tail_consumer(properties, f"{self._application}-board")
 
@@ -142,31 +144,37 @@ class Follower:
         return error
 
     def _replace(self, error: KafkaException, positions: Mapping[str, int]) -> KafkaError | None:
-        """Ask as `_ask`, with a new consumer; read on with that one if a broker answers it. `error`: of the present one. Raises it if there
-        is no other broker; KafkaException."""
-        if len(self._brokers) < 2:
-            raise error
-        fresh = self._new_consumer()
-        try:
-            found = self._ask(fresh)
-        except BaseException:
-            fresh.close()
-            raise
-        self._consumer.close()
-        self._consumer = fresh
-        if positions:
-            fresh.assign([TopicPartition(topic, 0, offset) for topic, offset in positions.items()])
-        return found
+        """Ask as `_ask`, each broker that has been met with a new consumer; read on with that of the first that answers. `error`: of the
+        present one. Raises it if none answers, or there is no other broker."""
+        for server in self._brokers if len(self._brokers) > 1 else ():
+            fresh = self._new_consumer(server)
+            try:
+                found = self._ask(fresh)
+            except KafkaException:
+                fresh.close()
+                continue
+            self._consumer.close()
+            self._consumer = fresh
+            if positions:
+                fresh.assign([TopicPartition(topic, 0, offset) for topic, offset in positions.items()])
+            return found
+        raise error
 
     def _assign(self, positions: dict[str, int]) -> bool:
         """Assign the topics that exist, at their positions; add those of topics that were not read yet, the events from their last ones
-        on. Return True if there are such: an application creates its events topic after the coordination topic."""
-        coordination, events = coordination_topic(self._application), events_topic(self._application)
+        on. Return True if there are such: an application creates its events topic after the coordination topic. The broker that has the
+        events may hang, while others answer: they are added once another one has replaced it."""
+        coordination, events = self._topics
         found = {} if coordination in positions else {coordination: 0}
         consumer = self._consumer
-        if consumer.list_topics(events, timeout=_ANSWER_SECONDS).topics[events].error is None:
-            low, high = consumer.get_watermark_offsets(TopicPartition(events, 0), timeout=_ANSWER_SECONDS)
-            found[events] = max(low, high - EVENTS_BACK)
+        try:
+            if consumer.list_topics(events, timeout=_ANSWER_SECONDS).topics[events].error is None:
+                low, high = consumer.get_watermark_offsets(TopicPartition(events, 0), timeout=_ANSWER_SECONDS)
+                found[events] = max(low, high - EVENTS_BACK)
+        except KafkaException as error:
+            if Meaning.NO_RIGHT in meaning(error):
+                raise
+            logger.info("%s: its events cannot be read yet: %s", self._application, error)
         if found:
             positions.update(found)
             consumer.assign([TopicPartition(topic, 0, offset) for topic, offset in positions.items()])

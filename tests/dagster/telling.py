@@ -100,10 +100,14 @@ class Project:
 
 
 @contextmanager
-def project_on(broker: Kafka, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """Yield a project of one application with two instances, in a folder. Its processes are killed after the block."""
-    application, path, home = unique("app"), folder / "streams.toml", folder / "home"
-    path.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=broker.bootstrap_servers))
+def project_on(
+    broker: Kafka, folder: Path, monkeypatch: pytest.MonkeyPatch, prefix: str = "app", *, repairs: bool = True
+) -> Iterator[Project]:
+    """Yield a project of one application with two instances, in a folder. Its processes are killed after the block. `repairs`: run-books
+    for paused tasks are declared, otherwise operators decide."""
+    application, path, home = unique(prefix), folder / "streams.toml", folder / "home"
+    text = STREAMS_TOML.format(application=application, bootstrap_servers=broker.bootstrap_servers)
+    path.write_text(text if repairs else text.partition(f"[applications.{application}.paused]")[0])
     monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
     monkeypatch.setenv("PENSTOCK_HOME", str(home))
     monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)

@@ -249,16 +249,17 @@ class _Contacts(BoardState):
 
 
 def _no_broker_that_hangs_looks_like_all(cluster: EmbeddedCluster, kafka: Kafka) -> None:
-    """Freeze each broker in turn: one of them is the one that the client asks."""
+    """Freeze each broker in turn, first the one with the events, before they are read. One of them is the one that the client asks."""
     application = unique("quiet")
     for topic in (coordination_topic(application), events_topic(application)):
         kafka.create_topic(topic, exact=True)
+    [events] = kafka.admin.list_topics(events_topic(application), timeout=30).topics[events_topic(application)].partitions.values()
     state = _Contacts(Subject(application))
     follower = Follower(StreamsConfig({"application.id": application, "bootstrap.servers": cluster.bootstrap_servers}), state)
     follower.start()
     try:
         wait_until(lambda: state.answers, 60, "the first answer")
-        for broker in cluster.brokers:
+        for _, broker in sorted(enumerate(cluster.brokers, 1), key=lambda numbered: numbered[0] != events.leader):
             status = wait_until(broker.status, 60, "the broker, after it was frozen before")
             assert isinstance(status, BrokerStatus)
             before = state.answers

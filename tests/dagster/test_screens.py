@@ -11,34 +11,20 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from penstock.orchestration.database import ControlPlane
-from penstock.orchestration.declarations.applications import Applications
-from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
-from penstock.orchestration.instances.operations import Operations
 from tests.dagster.browsing import NO_BROWSER, chromium, opened, picture, see, tables_fit
 from tests.dagster.live import LiveDagster
-from tests.dagster.telling import STREAMS_TOML, Project
-from tests.support import Kafka, unique, wait_until
+from tests.dagster.telling import Project, project_on
+from tests.support import Kafka, wait_until
 from tests.support.instances import members
 
 
 @pytest.fixture
 def project(tmp_path: Path, own_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """Yield a project of two instances, where operators decide about bad records."""
-    application, path, home = unique("order-enrichment-for-settlement-europe"), tmp_path / "streams.toml", tmp_path / "home"
-    text = STREAMS_TOML.format(application=application, bootstrap_servers=own_broker.bootstrap_servers)
-    path.write_text(text.partition(f"[applications.{application}.paused]")[0])
-    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
-    monkeypatch.setenv("PENSTOCK_HOME", str(home))
-    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
-    monkeypatch.setenv("PENSTOCK_TEST_APPLICATION", application)
-    paths = ProjectPaths(tmp_path, home, path, default_database_url(home))
-    operations = Operations(paths, Applications.read(path), ControlPlane(paths.database_url))
-    yield Project(operations, Kafka(own_broker.bootstrap_servers))
-    for name in operations.launcher.known():
-        operations.launcher.stop(name, 5.0, kill=True)
-    operations.control_plane.close()
+    kafka = Kafka(own_broker.bootstrap_servers)
+    with project_on(kafka, tmp_path, monkeypatch, "order-enrichment-for-settlement-europe", repairs=False) as project:
+        yield project
 
 
 def test_pages_show_what_is_so_now_and_say_what_cannot_be_known(project: Project, own_broker: EmbeddedBroker, tmp_path: Path) -> None:

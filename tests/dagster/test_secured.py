@@ -560,7 +560,7 @@ _OF_CONTROL_PLANE: Mapping[str, Sequence[tuple[str, ...]]] = {
     "Write on transactional-id APP-": (_SKIP, _REPLAY),
     "DescribeConfigs on cluster kafka-cluster": (_CHECKS,),
 }
-"""What fails while an instance runs, by the right that is left out. A reset needs the others."""
+"""Commands that fail while an instance runs, by the right that is left out; none stands for the checks. A reset needs the other rights."""
 
 
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)

@@ -11,7 +11,7 @@ from penstock.orchestration.embedded import class_archive
 
 
 class Program:
-    """What a run writes, and whether it ends by itself."""
+    """Runs write these bytes, and end by themselves or are killed."""
 
     def __init__(self, written: bytes | None, ends: bool = True) -> None:
         self.written, self.ends, self.runs = written, ends, 0
