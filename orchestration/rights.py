@@ -7,6 +7,7 @@ with a dash and more, `orders` and `orders-eu`, shares its rights with that one.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ class Operation(StrEnum):
     ALTER_CONFIGS = "AlterConfigs"
 
 
+_FILE = r"\$\{file:((?:[^${}]|\$\{\w+\})+)\}"
+
+
 @dataclass(frozen=True, slots=True)
 class Right:
     """Operations on one resource, or on all whose names begin with `name`."""
@@ -59,14 +63,23 @@ class Right:
     prefixed: bool = False
 
     def command(self, principal: str, servers: str) -> str:
-        """Return the command line of Kafka's tool that grants it to a principal (`User:orders`), from any host."""
+        """Return the command line of Kafka's tool that grants it to a principal (`User:orders`), from any host. `${NAME}` and
+        `${file:PATH}` in the principal are left to the shell, which has the same environment."""
         target = "--cluster" if self.resource is Resource.CLUSTER else f"--{self.resource} '{self.name}'"
         pattern = " --resource-pattern-type prefixed" if self.prefixed else ""
         operations = " ".join(f"--operation {operation}" for operation in self.operations)
         return (
-            f"kafka-acls --bootstrap-server {servers} --command-config admin.properties --add --allow-principal {shlex.quote(principal)} "
+            f"kafka-acls --bootstrap-server {servers} --command-config admin.properties --add --allow-principal {_shell_word(principal)} "
             f"{operations} {target}{pattern}"
         )
+
+
+def _shell_word(template: str) -> str:
+    """Return a word of a command line in which the shell fills in what `penstock.runtime.config.environment` would."""
+    if "${" not in template:
+        return shlex.quote(template)
+    text = re.sub(r'(["\\`]|\$(?!\{))', r"\\\1", template)
+    return f'"{re.sub(_FILE, lambda found: f"$(cat {found[1]})", text)}"'
 
 
 def rights(application: str, topology: Topology, role: Role) -> list[Right]:

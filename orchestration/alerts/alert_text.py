@@ -159,9 +159,6 @@ def next_commands(alert: Alert) -> list[str]:
             topic = shlex.quote(str(alert.detail.get("topic")))
             restore = f"penstock run-book restore-global-topic {application} {topic} --dry-run"
             return [restore, *([] if run is None else ["# its rows are to come back", f"penstock run-book approve {run}"])]
-        case "GLOBAL_TOPIC_NOT_COMPACTED":
-            alter = f"--alter --entity-type topics --entity-name {shlex.quote(alert.subject)} --add-config cleanup.policy=compact"
-            return [f"penstock broker tool kafka-configs -- {alter}"]
         case "INPUT_PARTITIONS_ADDED" if alert.detail.get("store"):
             topic = shlex.quote(alert.subject)
             return [

@@ -18,6 +18,7 @@ check's, and counts once.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -80,7 +81,7 @@ def of_globals(session: Session, application: Application, events: Sequence[Even
                 alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), {**new.detail, **run}  # from the last recovery
             runs += _restore(session, application, alert, event, at)
         elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
-            alerts.open_alert(session, _compaction_alert(event), actor=ACTOR, at=at)
+            alerts.open_alert(session, _compaction_alert(event, application), actor=ACTOR, at=at)
         elif event.kind == INPUT_PARTITIONS and event.payload.get("reason"):
             alerts.open_or_update(session, _partitions_alert(event), actor=ACTOR, at=at)
     for alert in alerts.unresolved(session, application=application.id, kinds=[GLOBAL_RECOVERY]):
@@ -230,13 +231,16 @@ def _records(offsets: range) -> str:
     return f"at most {len(offsets)} record{'s' * (len(offsets) != 1)} (offsets {offsets.start} to {offsets.stop - 1})"
 
 
-def _compaction_alert(event: Event) -> NewAlert:
-    topic = event.payload.get("topic")
+def _compaction_alert(event: Event, application: Application) -> NewAlert:
+    topic = str(event.payload.get("topic"))
+    tool = application.connection.tool("kafka-configs")
+    alter = f"{tool} --alter --entity-type topics --entity-name {shlex.quote(topic)} --add-config cleanup.policy=compact"
     title = (
         f"global topic {topic} is not compacted (cleanup.policy={event.payload.get('cleanup_policy')}): what retention deletes is "
-        f"lost to new instances. kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact"
+        f"lost to new instances. {alter}"
     )
-    return _event_alert(event, str(topic), title)
+    new = _event_alert(event, topic, title)
+    return replace(new, detail={**event.payload, "commands": [alter]})
 
 
 def _partitions_alert(event: Event) -> NewAlert:

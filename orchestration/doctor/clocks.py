@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from penstock.orchestration.doctor.finding import Finding, Outcome
 from penstock.runtime.coordination.records import MEMBER, SILENT_MS, Member, decode
 from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_reader import LogReader
+from penstock.runtime.kafka.throttling import quotas_shown
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 
@@ -45,7 +47,7 @@ def clocks_and_quotas(application: str, properties: dict[str, str | int | float 
         yield Finding("clock", Outcome.UNKNOWN, f"the brokers' clock: {error}")
         return
     yield of_clock(read)
-    yield of_quota(read)
+    yield of_quota(read, Connection.of(properties))
 
 
 def _read(application: str, properties: dict[str, str | int | float | bool], end: int) -> Read:
@@ -89,9 +91,9 @@ def of_clock(read: Read) -> Finding:
     )
 
 
-def of_quota(read: Read) -> Finding:
+def of_quota(read: Read, connection: Connection) -> Finding:
     if read.throttled_s > 0:
         text = f"brokers delay this client by up to {read.throttled_s:.1f} s per fetch: its quota is used up"
-        return Finding("quotas", Outcome.WARNING, text, "kafka-configs --describe --entity-type users --entity-type clients shows it")
+        return Finding("quotas", Outcome.WARNING, text, quotas_shown(connection))
     text = "brokers do not delay this client now; quotas themselves are shown by kafka-configs alone"
     return Finding("quotas", Outcome.OK, text)

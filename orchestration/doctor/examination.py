@@ -55,7 +55,8 @@ def examined(paths: ProjectPaths, application: Application, role: Role = Role.IN
     contact = Finding("brokers", Outcome.UNKNOWN, _SKIPPED.format(wrong)) if connection is None else _contact(connection)
     answers = contact.outcome is Outcome.OK
     yield contact
-    found = list(_start(paths, application, with_brokers=answers))
+    starts = role is not Role.SPARK  # which needs less
+    found = list(_start(paths, application, with_brokers=answers and starts))
     yield from found
     hangs = any(each.subject == _FACTORY for each in found)
     topology, _ = (None, "") if hangs else _tried(lambda: _topology(paths, application))
@@ -119,11 +120,12 @@ def _cluster(application: Application, connection: Connection, topology: Topolog
         counts = {name: len(each.partitions) for name, each in described.items() if not isinstance(each, KafkaError)}
         yield machine.open_files(topology, counts)
         copies, _ = _tried(lambda: int(application.value("replication.factor") or -1))
-        yield from topics.examined(application.id, topology, questions, copies=copies or -1, brokers=len(members))
+        yield from topics.examined(application.id, topology, questions, connection, copies=copies or -1, brokers=len(members))
         principal = _principal(application, connection)
         needed = rights(application.id, topology, role)
         yield from held_against(needed, questions, groups=whole, principal=principal, servers=str(connection))
-    yield from _clocks(application, connection, names)
+    if role is not Role.SPARK:
+        yield from _clocks(application, connection, names)
 
 
 def _broker(found: Broker) -> Finding:

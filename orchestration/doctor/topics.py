@@ -10,6 +10,7 @@ from confluent_kafka.admin._topic import TopicDescription
 from penstock.orchestration.doctor.finding import Finding, Outcome
 from penstock.orchestration.doctor.questions import Questions, nameless
 from penstock.runtime.coordination.topics import coordination_topic, guard_topic, heartbeats_topic
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
 from penstock.runtime.model.events import events_topic
 from penstock.runtime.topology.topology import Topology
@@ -24,7 +25,9 @@ def own_topics(application: str, topology: Topology) -> list[str]:
     return [*more, *(topic.name for topic in topology.internal_topics())]
 
 
-def examined(application: str, topology: Topology, questions: Questions, *, copies: int, brokers: int) -> Iterator[Finding]:
+def examined(
+    application: str, topology: Topology, questions: Questions, connection: Connection, *, copies: int, brokers: int
+) -> Iterator[Finding]:
     """Yield findings on the topics of a topology. `copies`: `replication.factor`, -1 for the brokers' default. That topics are missing, or
     do not fit, is found by the check of the start."""
     own = own_topics(application, topology)
@@ -34,9 +37,11 @@ def examined(application: str, topology: Topology, questions: Questions, *, copi
     for name in outside:
         if name in found:
             kind = "output topic" if name in topology.sink_topics else "input topic"
-            yield of_topic(kind, found[name], settings.get(name), brokers)
+            yield of_topic(kind, found[name], settings.get(name), brokers, connection)
     missing = [name for name in own if name not in found]
-    problems = [each for name in own if name in found for each in [of_topic("own topic", found[name], settings.get(name), brokers)]]
+    problems = [
+        each for name in own if name in found for each in [of_topic("own topic", found[name], settings.get(name), brokers, connection)]
+    ]
     yield from (each for each in problems if each.outcome is not Outcome.OK)
     if not any(each.outcome is not Outcome.OK for each in problems):
         yield Finding("own topics", Outcome.OK, f"{len(own) - len(missing)} of {len(own)} are there; a start creates the others")
@@ -54,7 +59,9 @@ def _creation(refused: KafkaError | None, copies: int) -> Finding:
     return Finding("copies", Outcome.WRONG, f"topics cannot be created with {asked}: {with_remedy(refused)}", remedy)
 
 
-def of_topic(kind: str, topic: TopicDescription, settings: Mapping[str, str] | KafkaError | None, brokers: int) -> Finding:
+def of_topic(
+    kind: str, topic: TopicDescription, settings: Mapping[str, str] | KafkaError | None, brokers: int, connection: Connection
+) -> Finding:
     parts = topic.partitions
     copies = min((len(part.replicas) for part in parts), default=0)
     in_sync = 1 if settings is None or isinstance(settings, KafkaError) else int(settings.get("min.insync.replicas", "1"))
@@ -70,7 +77,9 @@ def of_topic(kind: str, topic: TopicDescription, settings: Mapping[str, str] | K
     if headless:
         return wrong(f"{_numbers(headless)} no leader", "start the brokers that have its copies")
     if in_sync > copies:
-        return wrong("nothing can be written, because there are fewer copies than must have a record", _lower(topic.name, copies))
+        return wrong(
+            "nothing can be written, because there are fewer copies than must have a record", _lower(topic.name, copies, connection)
+        )
     short = [part.id for part in parts if len(part.isr) < in_sync]
     if short:
         return wrong(f"{_numbers(short)} too few copies in sync, so nothing can be written there", "start the brokers that have its copies")
@@ -78,7 +87,7 @@ def of_topic(kind: str, topic: TopicDescription, settings: Mapping[str, str] | K
     if behind:
         return warning(f"{_numbers(behind)} copies that are not in sync", "see whether every broker runs")
     if copies > 1 and in_sync == copies:
-        return warning("nothing can be written while one broker is away", _lower(topic.name, copies - 1))
+        return warning("nothing can be written while one broker is away", _lower(topic.name, copies - 1, connection))
     if copies < min(_COPIES, brokers):
         return warning(
             f"the cluster has {brokers} brokers: what is lost with one may be lost for good", "kafka-reassign-partitions adds copies"
@@ -91,5 +100,6 @@ def _numbers(partitions: Sequence[int]) -> str:
     return f"partition {listed} has" if len(partitions) == 1 else f"partitions {listed} have"
 
 
-def _lower(topic: str, number: int) -> str:
-    return f"kafka-configs --alter --entity-type topics --entity-name {topic} --add-config min.insync.replicas={number}"
+def _lower(topic: str, number: int, connection: Connection) -> str:
+    tool = connection.tool("kafka-configs")
+    return f"{tool} --alter --entity-type topics --entity-name {topic} --add-config min.insync.replicas={number}"

@@ -17,7 +17,7 @@ from penstock.orchestration.database.models import Checkpoint, Instance, Task, i
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health.broker_facts import BrokerFacts
-from penstock.runtime.kafka.throttling import QUOTAS, throttled
+from penstock.runtime.kafka.throttling import quotas_shown, throttled
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 
@@ -296,7 +296,9 @@ def lag(known: Known) -> CheckResult:
             (by_total, f"{known.application.id}: {total} records wait (limit {limits.lag_warn_records or limits.lag_error_records})")
         )
     delays = {name: delay for name in sorted(known.instances) if (delay := _throttled_ms(known, name))}
-    problems.extend((Severity.INFO, f"{throttled(name, delay)} ({QUOTAS})") for name, delay in delays.items())
+    problems.extend(
+        (Severity.INFO, f"{throttled(name, delay)} ({quotas_shown(known.application.connection)})") for name, delay in delays.items()
+    )
     per_minute = _per_minute([*known.lags.get(TOTAL, ()), (known.at, total)])
     numbers: dict[str, int | float] = {"lag": total, "lag_per_minute": per_minute, "throttled_ms": max(delays.values(), default=0)}
     return CheckResult(LAG, known.application.id, rows, numbers, tuple(problems), alert="LAG")

@@ -75,7 +75,10 @@ class WorkerCollector:
             self._missing.pop(topic, None)
             return True
         output = Output(topic, key, value, timestamp, headers, None)
-        text = f"{self._refusals.where(output)}: there is no such topic, and the brokers make none (auto.create.topics.enable=false)"
+        text = (
+            f"{self._refusals.where(output)}: there is no such topic, and the brokers make none for this client "
+            "(auto.create.topics.enable, or its rights)"
+        )
         waited_ms = now_ms - self._missing[topic].since_ms
         if waited_ms < self._patience_ms:
             raise TransactionAbortedError(f"{text}; waiting for it for {(self._patience_ms - waited_ms) / 1000:.0f} s more")

@@ -20,6 +20,7 @@ from penstock.runtime.coordination.state_shape import Acceptance
 from penstock.runtime.coordination.stores_left_behind import refuse_left_behind
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.coordination.unread_records import with_records
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import BrokerUnavailableError, TopologyError, WrongPartitionsError
@@ -183,10 +184,10 @@ def _own(previous: TopologyShape) -> Iterator[str]:
 
 
 def _refusal(problems: list[str], config: StreamsConfig, internal: list[str]) -> str:
-    servers, application = config["bootstrap.servers"], config.application_id
+    tool, application = Connection.of(config.admin_properties()).tool("kafka-topics"), config.application_id
     named = [topic for topic in internal if any(_is_of(topic, text, application) for text in problems)]
     which = named[0] if len(named) == 1 else f"…, of {', '.join(named) or 'those of the stores above'}"
-    delete = f"kafka-topics --bootstrap-server {servers} --delete --topic {which}"
+    delete = f"{tool} --delete --topic {which}"
     return (
         f"the topology does not fit the state that application {application} has:" + "".join(f"\n  {text}" for text in problems) + "\n"
         "Ways on (`penstock docs changing`):\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.ids import TopicPartition
@@ -38,9 +39,10 @@ def _refusal(stores: Sequence[StoreShape], config: StreamsConfig) -> str:
         for store in stores
     )
     names = "|".join(store.changelog for store in stores)
+    delete = f"{Connection.of(config.admin_properties()).tool('kafka-topics')} --delete"
     return (
         f"the topology has stores that application {config.application_id} had once, and did not have when it ran last:{changes}\n"
-        f"To begin with them empty, as new stores begin: kafka-topics --bootstrap-server {config['bootstrap.servers']} --delete --topic "
+        f"To begin with them empty, as new stores begin: {delete} --topic "
         f"'{names}', then start again. To keep the old state too: give the stores other names. To build them from the whole input: "
         f"penstock reset {config.application_id}"
     )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription, create_commands
 from penstock.runtime.model.errors import BrokerUnavailableError, MissingSinkTopicError, MissingSourceTopicError, StreamsError
 from penstock.runtime.model.events import events_topic
@@ -83,7 +84,7 @@ def prepare_topics(
     does not fit its input any more), StoreChangedError (a changelog was made for another kind of store), BrokerUnavailableError. The error
     has the `further` ones, so that all are known at once.
     """
-    application_id, servers = config.application_id, config.text("bootstrap.servers")
+    application_id, connection = config.application_id, Connection.of(config.admin_properties())
     internal = topology.internal_topics()
     parts = topology.sub_topologies()
     own = {
@@ -99,8 +100,9 @@ def prepare_topics(
     if missing:
         problems.append(
             MissingSourceTopicError(
-                f"source topic {', '.join(missing)} does not exist on {servers}: create it, then start again. Each partition is a task, so "
-                f"their number bounds how many instances share the work:{create_commands(servers, _proposed(missing, topology, existing))}"
+                f"source topic {', '.join(missing)} does not exist on {connection}: create it, then start again. Each partition is a task, "
+                "so their number bounds how many instances share the work:"
+                f"{create_commands(connection, _proposed(missing, topology, existing))}"
             )
         )
     with _noting(problems):
@@ -114,7 +116,7 @@ def prepare_topics(
     own.update((topic.name, (planned[topic.name], {**any_time, **topic.config})) for topic in internal)
     kinds = {topic.name: topic.kind for topic in internal}
     additional_ms = config.integer("windowstore.changelog.additional.retention.ms")
-    check = InternalTopicCheck(application_id, servers, additional_ms)
+    check = InternalTopicCheck(application_id, connection, additional_ms)
     for name, wanted in own.items():
         if name in found:
             with _noting(problems):
@@ -159,11 +161,12 @@ def _check_sinks(admin: TopicAdmin, topology: Topology, config: StreamsConfig) -
     dead_letters = config["errors.dead.letter.queue.topic.name"]
     wanted = {*topology.sink_topics, *([str(dead_letters)] if dead_letters else [])}
     missing = sorted(wanted - admin.partition_counts(wanted).keys())
-    if missing and not admin.brokers_make_topics():
+    if missing and not all(map(admin.brokers_make, missing)):
+        connection = Connection.of(config.admin_properties())
         raise MissingSinkTopicError(
-            f"output topic {', '.join(missing)} does not exist on {config['bootstrap.servers']}, which makes no topics by itself "
-            "(auto.create.topics.enable=false): create it, then start again:"
-            f"{create_commands(config['bootstrap.servers'], dict.fromkeys(missing, USUAL_PARTITIONS))}"
+            f"output topic {', '.join(missing)} does not exist on {connection}, whose brokers do not create it for this client "
+            "(auto.create.topics.enable, or its rights): create it, then start again:"
+            f"{create_commands(connection, dict.fromkeys(missing, USUAL_PARTITIONS))}"
         )
 
 

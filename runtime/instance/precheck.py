@@ -31,6 +31,7 @@ from penstock.runtime.coordination.versions import topology_record
 from penstock.runtime.instance.build import build_of
 from penstock.runtime.instance.settings import InstanceSettings
 from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import SystemClock
@@ -138,9 +139,10 @@ def _check_topology(found: Findings, written: Topology, config: StreamsConfig) -
         with _noting(found):
             if (reset := last_reset(config, topics)) is not None:
                 refuse_unfinished(reset, config.application_id)
+            connection = Connection.of(config.admin_properties())
             tables = {table.topic: table.store.name for table in topology.global_stores() if not table.own_processor}
             policies = {topic: each.config.get("cleanup.policy", "") for topic, each in topics.describe(tables).items()}
-            refuse_not_compacted(tables, policies, CompactionCheck(config.text("global.topic.compaction.check")))
+            refuse_not_compacted(tables, policies, CompactionCheck(config.text("global.topic.compaction.check")), connection)
         before = len(found.problems)
         with _noting(found):
             refuse_misfit(topology, config, topics, directory)

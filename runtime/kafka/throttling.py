@@ -9,6 +9,7 @@ from threading import Lock
 
 from confluent_kafka import ThrottleEvent
 
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -18,7 +19,9 @@ SLOW_MS = 100
 """Least delay of a request that counts."""
 
 
-QUOTAS = "`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas"
+def quotas_shown(connection: Connection) -> str:
+    """Return a sentence with the command that shows quotas."""
+    return f"`{connection.tool('kafka-configs')} --describe --entity-type users --entity-type clients` shows the quotas"
 
 
 def throttled(instance: str, delay_ms: int) -> str:
@@ -54,8 +57,9 @@ class Throttling:
             self._logged_ms = self._logged_ms if logged else now_ms
         if not logged:
             logger.warning(
-                "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. %s",
-                *(delay_ms / 1000, QUOTAS),
+                "a quota is used up: the brokers delay this instance's clients, now by %.1f s per request, so its lag may grow. "
+                "kafka-configs shows the quotas of users and clients",
+                delay_ms / 1000,
             )
 
     def recent_ms(self) -> int:

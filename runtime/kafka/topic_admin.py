@@ -92,9 +92,9 @@ def ensure_topic(connection: Connection, topic: str, partitions: int, config: Ma
         raise BrokerUnavailableError(f"bootstrap.servers = {connection}: no answer within {ANSWER_SECONDS:.0f} s") from error
 
 
-def create_commands(bootstrap_servers: object, topics: Mapping[str, int], options: str = "") -> str:
+def create_commands(connection: Connection, topics: Mapping[str, int], options: str = "") -> str:
     """Return the commands that create these topics, with their partitions, for messages: one line each, to be copied."""
-    start = f"kafka-topics --bootstrap-server {bootstrap_servers} --create --topic"
+    start = f"{connection.tool('kafka-topics')} --create --topic"
     return "".join(f"\n  {start} {topic} --partitions {partitions}{options}" for topic, partitions in topics.items())
 
 
@@ -449,15 +449,22 @@ class TopicAdmin:
                     raise
                 except StreamsError as error:
                     logger.warning(
-                        "topic %s may refuse records for their time, and is not altered: %s. Set it: kafka-configs --bootstrap-server %s "
-                        "--alter --entity-type topics --entity-name %s --add-config %s",
-                        *(resource.name, error, self._servers, resource.name, wanted),
+                        "topic %s may refuse records for their time, and is not altered: %s. Set it: %s --alter "
+                        "--entity-type topics --entity-name %s --add-config %s",
+                        *(
+                            resource.name,
+                            error,
+                            Connection.of(self._config.admin_properties()).tool("kafka-configs"),
+                            resource.name,
+                            wanted,
+                        ),
                     )
 
         self._request("alter topics", ask)
 
-    def brokers_make_topics(self) -> bool:
-        """Return True if brokers create topics automatically, or if their configuration cannot be read."""
+    def brokers_make(self, topic: str) -> bool:
+        """Return True if brokers create a missing topic when it is written to. If their configuration cannot be read, return
+        whether this client may create it: brokers create topics only for clients that may."""
         what = "describe configuration of a broker"
 
         def ask(client: AdminClient, timeout: float) -> dict[str, ConfigEntry]:
@@ -470,8 +477,23 @@ class TopicAdmin:
             raise
         except StreamsError as error:
             logger.debug("auto.create.topics.enable cannot be read: %s", error)
-            return True
+            return self._may_create(topic)
         return str(found["auto.create.topics.enable"].value) != "false"
+
+    def _may_create(self, topic: str) -> bool:
+        """Return True unless brokers refuse this client the creation of a topic. Nothing is created."""
+        what, new = f"validate the creation of topic {topic}", [NewTopic(topic, 1, -1)]
+
+        def ask(client: AdminClient, timeout: float) -> None:
+            self._wait(what, client.create_topics(new, validate_only=True, request_timeout=timeout)[topic])
+
+        try:
+            self._request(what, ask)
+        except BrokerUnavailableError:
+            raise
+        except StreamsError as error:
+            return Meaning.NO_RIGHT not in meaning(error.__cause__)
+        return True
 
     # -- answers ---------------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from penstock.runtime.changelog.progress import UPDATE_MS, GlobalStoreName, Task
 from penstock.runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from penstock.runtime.changelog.store_metadata import COMPLETE_MS, stored_complete_ms, stored_topic_id
 from penstock.runtime.kafka.clients import ClientProperties
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.kafka.topic_admin import create_commands
 from penstock.runtime.kafka.topic_watch import Observation, TopicFacts, TopicWatcher
@@ -103,7 +104,7 @@ class GlobalTask:
             spec.topic: metrics.counter("global-recovery-total", TASK, task_id="global", store=spec.store.name) for spec in self._stores
         }
         self._listeners = tuple(listeners)
-        self._servers = properties["bootstrap.servers"]
+        self._connection = Connection.of({name: value for name, value in properties.items() if isinstance(value, str | int | float)})
         self._reader = LogReader(properties, "global")
         self._watch = watcher.watch(lambda: self._describe([spec.topic for spec in self._stores]), "global")
         self._readers: dict[str, set[TaskId]] = {}
@@ -126,10 +127,12 @@ class GlobalTask:
         found = self._describe([spec.topic for spec in self._stores])
         missing = sorted(spec.topic for spec in self._stores if spec.topic not in found)
         if missing:
-            commands = create_commands(self._servers, dict.fromkeys(missing, 1), " --config cleanup.policy=compact")
+            commands = create_commands(self._connection, dict.fromkeys(missing, 1), " --config cleanup.policy=compact")
             raise MissingSourceTopicError(f"global topics do not exist: {', '.join(missing)}; create them before the start:{commands}")
         tables = {spec.topic: spec.store.name for spec in self._stores if not spec.own_processor}
-        refuse_not_compacted(tables, {topic: facts.cleanup_policy for topic, facts in found.items()}, self._compaction_check)
+        refuse_not_compacted(
+            tables, {topic: facts.cleanup_policy for topic, facts in found.items()}, self._compaction_check, self._connection
+        )
         self._found = asked_ms, found
         return self._found
 
@@ -164,7 +167,7 @@ class GlobalTask:
 
     def _warn_not_compacted(self, spec: GlobalStore, facts: TopicFacts) -> None:
         if self._compaction_check is not CompactionCheck.OFF:
-            log.warning("%s", _not_compacted(spec.topic, spec.store.name, facts.cleanup_policy))
+            log.warning("%s", _not_compacted(spec.topic, spec.store.name, facts.cleanup_policy, self._connection))
             self._events.emit(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": spec.topic, "cleanup_policy": facts.cleanup_policy})
 
     def _stale(self, state: GlobalState) -> str | None:
@@ -587,18 +590,19 @@ def _damage(error: TaskCorruptedError) -> str:
     return f"its files are damaged: {error}"
 
 
-def refuse_not_compacted(tables: Mapping[str, str], policies: Mapping[str, str], check: CompactionCheck) -> None:
+def refuse_not_compacted(tables: Mapping[str, str], policies: Mapping[str, str], check: CompactionCheck, connection: Connection) -> None:
     """Check that the topics of global tables are compacted. `tables`: the store of each topic; `policies`: the cleanup.policy of each topic
     that exists. Raises StreamsConfigError if one is not, and the check is `error`."""
     for topic, store in tables.items() if check is CompactionCheck.ERROR else ():
         if "compact" not in policies.get(topic, "compact"):
-            raise StreamsConfigError(f"{_not_compacted(topic, store, policies[topic])}; or set global.topic.compaction.check to warn")
+            said = _not_compacted(topic, store, policies[topic], connection)
+            raise StreamsConfigError(f"{said}; or set global.topic.compaction.check to warn")
 
 
-def _not_compacted(topic: str, store: str, cleanup_policy: str) -> str:
+def _not_compacted(topic: str, store: str, cleanup_policy: str, connection: Connection) -> str:
     """Describe the topic's fault, its consequence, and the command that repairs it."""
     return (
         f"global topic {topic} is not compacted (cleanup.policy={cleanup_policy}): keys that were not written lately will "
-        f"be missing from store {store} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
+        f"be missing from store {store} after a rebuild. Set it with: {connection.tool('kafka-configs')} --alter --entity-type topics "
         f"--entity-name {topic} --add-config cleanup.policy=compact"
     )

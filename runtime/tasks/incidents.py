@@ -376,7 +376,7 @@ class Incidents:
         False for every changelog: a lost changelog does not concern a single record (`TaskManager.check_changelogs`).
         """
         assert self._topics is not None
-        return topic not in self._changelogs and not self._topics.describe([topic]) and not self._topics.brokers_make_topics()
+        return topic not in self._changelogs and not self._topics.describe([topic]) and not self._topics.brokers_make(topic)
 
 
 def _raw_message(origin: Origin) -> RawMessage | None:

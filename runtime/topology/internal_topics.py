@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import StoreChangedError, StreamsError, WrongPartitionsError, by_reset
 from penstock.runtime.model.ids import changelog_topic
 from penstock.runtime.stores.base import StateStore, StoreBuilder
@@ -145,11 +146,11 @@ _COMPACT, _DELETE = "compact", "delete"
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicCheck:
-    """Check of an application's topics. Application and servers are named in the commands of messages. `additional_retention_ms` is
+    """Check of an application's topics. Application and brokers are named in the commands of messages. `additional_retention_ms` is
     `windowstore.changelog.additional.retention.ms`."""
 
     application_id: str
-    servers: str
+    connection: Connection
     additional_retention_ms: int
 
     def check(self, name: str, kind: str, found: tuple[int, Mapping[str, str]], wanted: tuple[int, Mapping[str, str]]) -> None:
@@ -212,12 +213,12 @@ class InternalTopicCheck:
 
     def _alter(self, name: str, setting: str, value: str) -> str:
         return (
-            f"Set it: kafka-configs --bootstrap-server {self.servers} --alter --entity-type topics --entity-name {name} "
+            f"Set it: {self.connection.tool('kafka-configs')} --alter --entity-type topics --entity-name {name} "
             f"--add-config {setting}={value}"
         )
 
     def _delete(self, name: str) -> str:
-        return f"kafka-topics --bootstrap-server {self.servers} --delete --topic {name}"
+        return f"{self.connection.tool('kafka-topics')} --delete --topic {name}"
 
 
 def _policy(config: Mapping[str, str]) -> frozenset[str]:

@@ -11,6 +11,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import TopicLayout, prepare_topics
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.kafka.clients import ClientProperties
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import BrokerUnavailableError, by_reset
@@ -179,8 +180,8 @@ class TaskFactory:
     def state_lost_message(self, task: TaskId, lost: Mapping[TopicPartition, NextOffset]) -> str:
         """Return the message about lost state, with the command that helps (rules.md, 14). `lost` is empty where only the changelogs show
         that there is state."""
-        servers, group = self._config["bootstrap.servers"], self._application_id
-        tool = f"  kafka-consumer-groups --bootstrap-server {servers} --group {group} --reset-offsets --execute"
+        groups, group = Connection.of(self._config.admin_properties()).tool("kafka-consumer-groups"), self._application_id
+        tool = f"  {groups} --group {group} --reset-offsets --execute"
         commands = "\n".join(
             f"{tool} --topic {partition.topic}:{partition.partition} --to-offset {at}" for partition, at in sorted(lost.items())
         )

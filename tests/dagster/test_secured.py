@@ -55,7 +55,7 @@ from penstock.runtime.config.environment import client_config
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic, heartbeats_topic
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_admin import TopicAdmin, create_commands
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.topology.factory import build_topology
 from tests.dagster.telling import STREAMS_TOML, Project
@@ -320,11 +320,17 @@ def test_the_doctor_finds_each_right_that_is_missing_and_changes_nothing(
         rows = findings(application.id, "--role", role)
         not_ok = {row["text"] for row in rows if row["subject"] == "rights" and row["outcome"] != "ok"}
         assert all(text.endswith("shows only once one of these topics exists") for text in not_ok)
+        assert "wrong" not in {row["outcome"] for row in rows}
     assert seen(project, tmp_path) == before
     assert not [path for path, content in seen(project, tmp_path)[2].items() if PASSWORD.encode() in content]
 
     monkeypatch.setenv(USER, Role.INSTANCE)
     name, _ = application.instances
+    out = f"{outside(application.id)}-out"
+    project.broker.delete_topic(out)
+    (absent_again,) = [row["text"] for row in findings() if row["outcome"] == "wrong"]
+    assert absent_again.startswith(f"output topic {out} does not exist"), "an instance may not read whether brokers create topics"
+    project.broker.create_topic(out, exact=True)
     assert penstock("start", name).exit_code == 0
     wait_until(lambda: {row["outcome"] for row in findings() if row["subject"] in ("clock", "quotas")} == {"ok"}, 30, "a heartbeat")
     shown = penstock("doctor", application.id)
@@ -706,3 +712,7 @@ def test_the_printed_commands_grant(secured: SecuredBroker, project: Project, tm
         _, *arguments = shlex.split(right.command("User:somebody", secured.bootstrap_servers))
         done = subprocess.run(command("kafka-acls", arguments), cwd=tmp_path, capture_output=True, text=True, check=False)
         assert "Adding ACLs for resource" in done.stdout, done.stderr
+    made = unique("made")
+    tool, *arguments = shlex.split(create_commands(secured.connection, {made: 2}))
+    subprocess.run(command(tool, arguments), cwd=tmp_path, capture_output=True, check=True)
+    assert made in project.broker.topics()

@@ -161,7 +161,7 @@ def test_a_lag_whose_cause_may_be_a_quota_says_so_and_a_delay_alone_fails_nothin
     slow.throttled, silent.throttled = {"1": 0, "2": 2_300}, {"1": 9_000}
     text = (
         "a-1 is throttled: a quota of its clients is used up, and brokers delay each request by up to 2.3 s "
-        "(`kafka-configs --describe --entity-type users --entity-type clients` shows the quotas)"
+        "(`kafka-configs --bootstrap-server 127.0.0.1:9092 --describe --entity-type users --entity-type clients` shows the quotas)"
     )
     result = checks.lag(known(task(lag=60), instances=(slow, silent)))
     assert (result.texts, result.severity) == (["a: 60 records wait (limit 50)", text], Severity.WARN)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from confluent_kafka.admin._topic import TopicDescription
 from penstock.orchestration.doctor import clocks, machine
 from penstock.orchestration.doctor.finding import Outcome
 from penstock.orchestration.doctor.topics import of_topic
+from penstock.orchestration.rights import Operation, Resource, Right
 from penstock.runtime.kafka.api_versions import ApiVersions
+from penstock.runtime.kafka.connection import Connection
 from tests.support import without_root
 
 NODES = [Node(number, "127.0.0.1", 9091 + number) for number in (1, 2, 3)]
@@ -21,6 +25,10 @@ NODES = [Node(number, "127.0.0.1", 9091 + number) for number in (1, 2, 3)]
 def topic(copies: int, in_sync: int, leader: int = 1) -> TopicDescription:
     part = TopicPartitionInfo(0, Node(leader, "", 0) if leader < 0 else NODES[0], NODES[:copies], NODES[:in_sync])
     return TopicDescription("flights", Uuid(1, 1), False, [part])
+
+
+SECURED = Connection("k:9093", {"security.protocol": "SASL_SSL"})
+PRINTED = "kafka-configs --bootstrap-server k:9093 --command-config admin.properties"
 
 
 @pytest.mark.parametrize(
@@ -37,9 +45,10 @@ def topic(copies: int, in_sync: int, leader: int = 1) -> TopicDescription:
     ],
 )
 def test_copies_of_a_topic(found: TopicDescription, must_have: int, brokers: int, outcome: Outcome, said: str) -> None:
-    finding = of_topic("input topic", found, {"min.insync.replicas": str(must_have)}, brokers)
+    finding = of_topic("input topic", found, {"min.insync.replicas": str(must_have)}, brokers, SECURED)
     assert (finding.outcome, bool(finding.remedy)) == (outcome, outcome is not Outcome.OK)
     assert said in finding.text
+    assert "kafka-configs" not in finding.remedy or f"{PRINTED} --alter" in finding.remedy
 
 
 def test_a_folder_that_may_not_be_written_is_wrong_and_none_is_made(tmp_path: Path) -> None:
@@ -74,8 +83,21 @@ def test_clocks(skews: list[int], ahead: int, outcome: Outcome, said: str) -> No
 
 
 def test_a_delay_that_brokers_impose_is_a_warning() -> None:
-    assert clocks.of_quota(clocks.Read([], throttled_s=0.7)).outcome is Outcome.WARNING
-    assert clocks.of_quota(clocks.Read([])).outcome is Outcome.OK
+    delayed = clocks.of_quota(clocks.Read([], throttled_s=0.7), SECURED)
+    assert (delayed.outcome, f"{PRINTED} --describe" in delayed.remedy) == (Outcome.WARNING, True)
+    assert clocks.of_quota(clocks.Read([]), SECURED).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("name", ["shop", 'a "b` $c \\', "CN=shop, O=x"])
+def test_a_printed_grant_names_the_principal_that_the_login_has(name: str, tmp_path: Path) -> None:
+    """The shell that runs the command fills in what the configuration's `${}` stand for, and nothing else."""
+    file = tmp_path / "user"
+    file.write_text(f"{name}\n")
+    right = Right(Resource.GROUP, "g", (Operation.READ,), "offsets")
+    for principal in (f"User:{name}", "User:${PENSTOCK_TEST_NAME}", f"User:${{file:{file}}}", "User:${file:${PENSTOCK_TEST_FOLDER}/user}"):
+        script = 'kafka-acls() { printf "%s" "$7"; }; ' + right.command(principal, "k:9093")
+        environment = {"PENSTOCK_TEST_NAME": name, "PENSTOCK_TEST_FOLDER": str(tmp_path), "PATH": os.environ["PATH"]}
+        assert subprocess.run(["bash", "-c", script], env=environment, check=True, capture_output=True, text=True).stdout == f"User:{name}"
 
 
 @pytest.mark.parametrize(("apis", "release"), [({1: 16}, "3.7"), ({1: 17, 24: 5, 2: 9}, "3.9"), ({1: 15, 2: 11}, "")])

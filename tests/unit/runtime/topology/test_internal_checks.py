@@ -8,12 +8,13 @@ from collections.abc import Mapping
 import pytest
 
 from penstock import serdes
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import StoreChangedError, StreamsError, WrongPartitionsError
 from penstock.runtime.stores.suppliers import Stores
 from penstock.runtime.topology.internal_topics import REPARTITION_CONFIG, InternalTopicCheck
 
 HOUR, DAY = 3_600_000, 86_400_000
-CHECK = InternalTopicCheck("app", "broker:9092", DAY)
+CHECK = InternalTopicCheck("app", Connection("broker:9092"), DAY)
 KEY_VALUE = Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), serdes.STRING, serdes.LONG).changelog_config()
 WINDOWS = Stores.window_store_builder(Stores.persistent_window_store("s", 2 * HOUR, HOUR), serdes.STRING, serdes.LONG).changelog_config()
 SESSIONS = Stores.session_store_builder(Stores.persistent_session_store("s", HOUR), serdes.STRING, serdes.LONG).changelog_config()
