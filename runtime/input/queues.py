@@ -2,25 +2,33 @@
 `PartitionGroup`), at equal timestamps that of the first partition; an empty partition may be waited for (`max.task.idle.ms`, KIP-695).
 
 Records come out as runs: stretches of one partition that may be processed in one go because no other partition has an older head. A task
-with one input partition gets whole batches. Decoding is one batch ahead per partition at most, and a record that cannot be read
-stops its partition there: it becomes a *failure at the head* when everything before it has been taken and its turn has come.
+with one input partition gets whole batches. Where partitions alternate, as the streams of a join do, a run would be a record or two, and
+cost more than they do: then the next records of all partitions come as one merge.
+
+Decoding is one batch ahead per partition at most, and a record that cannot be read stops its partition there: it becomes a *failure at the
+head* when everything before it has been taken and its turn has come.
 
 A failure has no reliable timestamp, so its turn comes as soon as it is the head of its partition.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawMessage
 from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.topology.pipeline import MergedRow
 
 MAX_RUN = 1000
 """Raw messages decoded at once: what is decoded should still be in the processor's cache when it is processed; it also bounds what is
 decoded in vain before a pause."""
+_REACH = 4
+"""A merge looks at this many times the rows of the partition that has the fewest."""
 
 
 class Run(NamedTuple):
@@ -30,6 +38,14 @@ class Run(NamedTuple):
     batch: Batch
     start: int
     stop: int
+
+
+class Merge(NamedTuple):
+    """The next records of a task, in order, and the rows of each partition among them. The time of a row is the largest timestamp of its
+    partition in the merge so far: rows are in the order of their times, and at equal times in that of the partitions."""
+
+    runs: list[Run]
+    rows: list[MergedRow]
 
 
 class PartitionQueue:
@@ -259,6 +275,32 @@ class TaskQueues:
             stop = _up_to(batch.timestamps, row, stop, following)
         return Run(first, batch, row, stop)
 
+    def next_merge(self, limit: int) -> Merge:
+        """Return the next records, about `limit` of them at most, of all partitions that have some. To be called after `next_run`, which
+        returned a run; that run's records are the first.
+
+        No partition has an unknown head before any of these records: they end with the first partition whose decoded rows end.
+        """
+        runs, most = [], limit
+        for queue in self.all:
+            if (batch := queue.head()) is not None:
+                runs.append(Run(queue, batch, queue.row, queue.stop_row(batch)))
+                most = min(most, _REACH * (runs[-1].stop - queue.row))
+        times = [list(accumulate(run.batch.timestamps[run.start : min(run.stop, run.start + most)], max)) for run in runs]
+        last = min(of_run[-1] for of_run in times)
+        ends = [of_run[-1] for of_run in times].index(last)
+        rows: list[MergedRow] = []
+        for number, (run, of_run) in enumerate(zip(runs, times, strict=True)):
+            count = len(of_run) if number == ends else (bisect_right if number < ends else bisect_left)(of_run, last)
+            start, stop = run.start, run.start + count
+            batch = run.batch
+            headers = repeat(None) if batch.headers is None else batch.headers[start:stop]
+            columns = batch.offsets[start:stop], headers, batch.keys[start:stop], batch.values[start:stop], batch.timestamps[start:stop]
+            rows += zip(of_run, repeat(number), *columns)
+            runs[number] = run._replace(stop=stop)
+        rows.sort(key=_BY_TIME)  # stable, and linear, because the rows of each partition are in order
+        return Merge(runs, rows)
+
     def _is_waited_for(self, queue: PartitionQueue, now_ms: int) -> bool:
         """Return True if an empty partition is waited for: always while the broker may have more, else for `max.task.idle.ms` (KIP-695)."""
         if self._idle_ms < 0:
@@ -272,6 +314,7 @@ class TaskQueues:
 
 
 _LATE = 1 << 63
+_BY_TIME = itemgetter(0)
 
 
 def _up_to(timestamps: list[int], start: int, stop: int, largest: int) -> int:

@@ -19,12 +19,13 @@ from struct import Struct
 
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.serdes import keys
-from penstock.runtime.stores.base import ChangelogRecord, Entry
+from penstock.runtime.stores.base import ChangelogRecord
 from penstock.runtime.stores.segmented import LAST
 from penstock.runtime.stores.staging import ENTRY_BYTES
 from penstock.runtime.stores.window import LAST_SEQUENCE, StagedWindowStore
 
 _SEQUENCE = Struct(">i")
+_suffix = keys.pack_window_suffix
 _SEQUENCE_META = "sequence-number"
 
 
@@ -84,10 +85,21 @@ class StagedDuplicatesStore(StagedWindowStore):
         budget = self._read_cache
         budget.used += self._rows_bytes - self._counted
         half = budget.limit // 2
-        if budget.used > half and self._rows_bytes > half // budget.holders:
+        share = half // budget.holders
+        if budget.used > half and self._rows_bytes > share:
             budget.used -= self._rows_bytes
-            self._forget_rows()
+            self._forget_expired_rows()
+            if self._rows_bytes > share // 2:  # else the expired ones would be looked for again soon
+                self._forget_rows()
+            budget.used += self._rows_bytes
         self._counted = self._rows_bytes
+
+    def _forget_expired_rows(self) -> None:
+        """Drop the keys whose last row is expired. That they have no rows is still known."""
+        oldest = self._oldest()
+        self._rows = {key: rows for key, rows in self._rows.items() if rows[0] and rows[0][-1] >= oldest}
+        entries = sum(len(times) for times, _ in self._rows.values())
+        self._rows_bytes = ENTRY_BYTES * (len(self._rows) + entries) + sum(map(len, self._rows))
 
     def _forget_rows(self) -> None:
         self._rows.clear()
@@ -109,38 +121,52 @@ class StagedDuplicatesStore(StagedWindowStore):
             return True
         if time > self._time.now:
             self._time.now = time
-            self._last_time = b""  # it was not expired; now it may be
         return time > self._time.now - self._retention
 
     def add(self, key: bytes, value: object, time: int, timestamp: int) -> bool:
         """Add a value as `put`, by the key's bytes. `timestamp` in ms is the record's, for the changelog; `value` is not None. Return False
         if Kafka Streams counts it as expired, which its persistent stores do by whole segments."""
         self._sequence = sequence = (self._sequence + 1) & LAST_SEQUENCE
-        entry = Entry(None, -1)
-        self.update(keys.window_store_key(key, time, sequence), None, entry, value, timestamp, None)
-        if not entry.uncommitted:
-            length, live_after = self._segments.segment_ms, self._time.now - self._retention
+        stream_time = self._time.now
+        if time > stream_time:
+            self._time.now = time
+        elif time <= stream_time - self._retention:
+            self.expired_records += 1
+            length, live_after = self._segments.segment_ms, stream_time - self._retention
             return self.persistent and time // length >= live_after // length
+        if time < self._staged_from:
+            self._staged_from = time
+        staged = self._stage_new(key + _suffix(time, sequence), value, timestamp)
         rows = self._rows.get(key)
         if rows is None:
-            rows = self._load_rows(key)
-            if self._oldest() <= self._known_after:
-                return True  # this one was found with the others
+            if self._oldest() > self._known_after:
+                self._rows[key] = [time], [staged]
+                self._rows_bytes += 2 * ENTRY_BYTES + len(key)
+            else:
+                self._load_rows(key)  # it finds this one with the others
+            return True
         times, values = rows
         if not times or time >= times[-1]:
             times.append(time)
-            values.append(entry.value)
+            values.append(staged)
         else:
             place = bisect_right(times, time)
             times.insert(place, time)
-            values.insert(place, entry.value)
+            values.insert(place, staged)
         self._rows_bytes += ENTRY_BYTES
         return True
 
     def values_between(self, key: bytes, first: int, last: int) -> Iterable[tuple[int, object]]:
         """Return (time, value) of a key's values from `first` to `last` (ms, inclusive), in the order of time and then of insertion."""
-        times, values = self._rows.get(key) or self._load_rows(key)
-        oldest = self._oldest()
+        oldest = self._time.now - self._retention + 1  # `_oldest`, whose call would cost a tenth of this method
+        if oldest < 0:
+            oldest = 0
+        rows = self._rows.get(key)
+        if rows is None:
+            if oldest > self._known_after:
+                return ()
+            rows = self._load_rows(key)
+        times, values = rows
         if first < oldest:
             first = oldest
             if times and times[0] < oldest:
@@ -161,11 +187,6 @@ class StagedDuplicatesStore(StagedWindowStore):
 
     def _load_rows(self, key: bytes) -> _Rows:
         oldest = self._oldest()
-        if oldest > self._known_after:
-            rows: _Rows = ([], [])
-            self._rows[key] = rows
-            self._rows_bytes += ENTRY_BYTES + len(key)
-            return rows
         lo, hi = keys.window_store_key(key, oldest), keys.window_store_key(key, LAST, LAST_SEQUENCE) + b"\0"
         staged_as = self._reader if self._encode is None else replace(self._reader, read_value=_as_it_is)
         found = list(self._rows_of_key(lo, hi, oldest, LAST, False, staged_as.giving(False)))

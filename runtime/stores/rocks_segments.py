@@ -47,11 +47,9 @@ class RocksSegments(RocksStore):
             for name, family in self._families.items()
             if name.startswith(SEGMENT)
         }
-        self._route: dict[bytes, ColumnFamily] = {}
 
     def _close(self) -> None:
         self._segments.clear()
-        self._route.clear()
         super()._close()
 
     def segments(self) -> list[int]:
@@ -61,14 +59,14 @@ class RocksSegments(RocksStore):
         return sorted(self._segments)
 
     def get(self, key: bytes) -> bytes | None:
-        segment = self._segments.get(int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms)
+        segment = self._segments.get(self._number_of(key[self._time]))
         return self._get(segment, key) if segment is not None or self._closed else None
 
     def _read_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: dict[bytes, bytes | None] = dict.fromkeys(keys)
         of_segment: dict[int, list[bytes]] = {}
         for key in found:
-            of_segment.setdefault(int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms, []).append(key)
+            of_segment.setdefault(self._number_of(key[self._time]), []).append(key)
         for number, those in of_segment.items():
             if number in self._segments:
                 found.update(zip(those, get_list(self._segments[number], those), strict=True))
@@ -105,19 +103,36 @@ class RocksSegments(RocksStore):
             self._changes += 1
 
     def _add(self, batch: WriteBatch, entries: Entries) -> None:
-        put, delete, route, time = batch.put, batch.delete, self._route, self._time
-        for key, value in sorted(entries, key=BY_KEY):
+        rows = sorted(entries, key=BY_KEY)
+        if not rows:
+            return
+        put, delete = batch.put, batch.delete
+        time, number_of = self._time, self._number_of
+        starts = [key[time] for key, _ in rows]
+        number = number_of(min(starts))
+        if number == number_of(max(starts)):  # most batches: a segment is much longer than the time between two commits
+            handle = self._handle_for(number)
+            for key, value in rows:
+                if value is None:
+                    delete(key, handle)
+                else:
+                    put(key, value, handle)
+            return
+        handles: dict[bytes, ColumnFamily] = {}
+        for key, value in rows:
             start = key[time]
-            handle = route.get(start)
-            if handle is None:
-                handle = route[start] = self._handle_for(start)
+            family = handles.get(start)
+            if family is None:
+                family = handles[start] = self._handle_for(number_of(start))
             if value is None:
-                delete(key, handle)
+                delete(key, family)
             else:
-                put(key, value, handle)
+                put(key, value, family)
 
-    def _handle_for(self, start: bytes) -> ColumnFamily:
-        segment = int.from_bytes(start, "big", signed=True) // self._segment_ms
+    def _number_of(self, start: bytes) -> int:
+        return int.from_bytes(start, "big", signed=True) // self._segment_ms
+
+    def _handle_for(self, segment: int) -> ColumnFamily:
         name = f"{SEGMENT}{segment * self._segment_ms}"
         if segment not in self._segments:
             self._families[name] = self._segments[segment] = self._db.create_column_family(name, self._options_of(name))
@@ -132,8 +147,6 @@ class RocksSegments(RocksStore):
             del self._segments[number], self._families[name], self._handles[name]
             self._db.drop_column_family(name)
             self._release_filters([name])
-        if expired:
-            self._route.clear()
         return len(expired)
 
     def shared(self) -> SegmentedSource:
@@ -213,7 +226,6 @@ class RocksExpiring(RocksVersions):
         """Drop the index, also one with segments of another length."""
         self._drop_segments()
         self._segments.clear()
-        self._route.clear()
 
     def shared(self) -> SharedKeyValues:  # type: ignore[override]  # it is not a versioned store for others
         return SharedKeyValues(self)

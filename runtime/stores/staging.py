@@ -58,6 +58,7 @@ _EVICTED_AT_ONCE = 64
 """An eviction frees this part of the cache's budget."""
 _BY_UPDATE = attrgetter("update")
 _BY_KEY = itemgetter(0)
+_KEY_AND_VALUE = itemgetter(0, 1)
 _numbers = count(1)
 """Numbers of updates, of all stores of the process."""
 _INSORT = 64
@@ -149,6 +150,18 @@ class StagedStore(BackedStore[B], EntryStore):
         else:
             entry.value = value
             entry.timestamp = timestamp
+
+    def _stage_new(self, key: bytes, value: object, timestamp: int) -> object:
+        """Stage the value of a key that has no entry, in a store without a cache, and return it as it is staged: `update` in a third of
+        the time."""
+        entry = Entry(None, timestamp)
+        size = self._fixed_size
+        if size is None:
+            value, size = self._sized(entry, value)
+        entry.value, entry.uncommitted = value, True
+        self._uncommitted[key] = entry
+        self._uncommitted_bytes += UPDATE_BYTES + len(key) + size
+        return value
 
     def _sized(self, entry: Entry, value: object) -> tuple[object, int]:
         """Return a value without a fixed size as it is staged, with its size. The counted size of an uncommitted entry is updated."""
@@ -385,7 +398,7 @@ class StagedStore(BackedStore[B], EntryStore):
     def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
         """Return changelog records as the backend stores them."""
         if not self._timestamped:
-            return ((key, value) for key, value, _ in records)
+            return map(_KEY_AND_VALUE, records)
         if self.keeps_headers:
             return stored_rows(records)
         pack = _TIMESTAMP.pack

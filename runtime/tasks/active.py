@@ -10,6 +10,7 @@ of the worker are requested in two ways: `pause_wanted` (a handler returned PAUS
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from functools import partial
 from penstock.runtime.changelog import store_metadata
 from penstock.runtime.changelog.writer import ChangelogRows, ChangelogWriter
 from penstock.runtime.input.deserialization import Batch, RawMessage, ask_handler, error_context, punctuation_context
-from penstock.runtime.input.queues import PartitionQueue, Run, TaskQueues
+from penstock.runtime.input.queues import Merge, PartitionQueue, Run, TaskQueues
 from penstock.runtime.model.errors import ProcessingError, StreamsError, TransactionAbortedError
 from penstock.runtime.model.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 DEFERRING_TURN_MS = 40
 """Time after which a turn with deferred records takes no further run: slow calls must not hold up the worker for a whole batch, nor its
 transaction."""
+
+MERGED_BELOW = 8
+"""Length of a run below which the runs of several partitions are merged: a merge costs a sort, a run some calls."""
 
 
 class ReplayBeforePauseError(TransactionAbortedError):
@@ -290,6 +294,7 @@ class ActiveTask:
                 return 0
         self._become_current()
         self._context.holds = search.limit == 1  # so that outputs of punctuators and of earlier records are not attributed to the record
+        merges = len(queues.all) > 1 and pipeline.merges and not (searching or self.plan.hold_outputs)
         while done < limit:
             run = queues.next_run(min(limit - done, turn) if turn else limit - done, now_ms)
             if run is None:
@@ -298,7 +303,10 @@ class ActiveTask:
                 continue
             if searching:
                 search.note_record(self.id, run)
-            done += self._process_run(pipeline, run)
+            if run.stop - run.start < MERGED_BELOW and limit - done > 1 and merges:
+                done += self._process_merge(pipeline, queues.next_merge(limit - done))
+            else:
+                done += self._process_run(pipeline, run)
             if turn:
                 pipeline.finish_if_many()
                 if self.plan.clock.monotonic_ms() - began_ms > DEFERRING_TURN_MS:
@@ -330,6 +338,31 @@ class ActiveTask:
             return self._failed(queue, batch, start, error)
         queue.take(batch, stop)
         return stop - start
+
+    def _process_merge(self, pipeline: Pipeline, merge: Merge) -> int:
+        for queue, _, start, _ in merge.runs:
+            if not start:
+                pipeline.look_ahead(queue.partition.topic, queue.coming())
+        passed = [run.stop - run.start for run in merge.runs]
+        failure: ProcessingError | None = None
+        done = len(merge.rows)
+        try:
+            pipeline.process_merged([(*run.queue.partition, run.batch) for run in merge.runs], merge.rows)
+        except ProcessingError as error:
+            if error.index is None:
+                raise
+            failure, done = error, error.index
+            of_run = Counter(row[1] for row in merge.rows[:done])
+            passed = [of_run[number] for number in range(len(merge.runs))]
+        for (queue, batch, start, _), count in zip(merge.runs, passed, strict=True):
+            if count:
+                queue.take(batch, start + count)
+        if failure is None:
+            return done
+        queue, batch, _, _ = merge.runs[merge.rows[done][1]]
+        self._ask_handler(queue.partition, batch, queue.row, failure)
+        queue.skip_row()
+        return done + 1
 
     def _count_dropped(self, queues: TaskQueues) -> None:
         """Count records with a negative timestamp from their extractor."""

@@ -59,6 +59,10 @@ _NOT_THE_USERS = (
 
 PUNCTUATOR, HELD_BACK = "a punctuator", "a result that was held back"
 
+MergedRow = tuple[int, int, int, Headers | None, object, object, int]
+"""A record of several partitions' in order: the largest timestamp of its partition so far, number of the partition, offset, headers, key,
+value, timestamp."""
+
 ContinuesAfter = Callable[[ProcessingError], bool]
 """Decides whether a task continues after user code failed outside of a run; `__cause__` is its error."""
 
@@ -241,6 +245,30 @@ class Pipeline:
             raise
         except BaseException as error:
             raise self._error(error, "", row=row) from error
+
+    @property
+    def merges(self) -> bool:
+        """True if `process_merged` is possible: no user code or store reads stream time, and no operator defers records."""
+        return not self._follows_time
+
+    def process_merged(self, partitions: Sequence[tuple[str, int, object]], rows: Sequence[MergedRow]) -> None:
+        """Process rows of several partitions, in their order. `partitions` are topic, partition and batch of each number in the rows; the
+        context's are set here. Raises as `process_run`; the error's `index` is the row."""
+        context = self.context
+        places = [(self._heads[topic], topic, partition, batch) for topic, partition, batch in partitions]
+        number = 0
+        try:
+            for _, number, context.offset, context.headers, key, value, timestamp in rows:
+                process, context.topic, context.partition, context.batch = places[number]
+                process(key, value, timestamp)
+        except _NOT_THE_USERS:
+            raise
+        except BaseException as error:
+            at = next((at for at, row in enumerate(rows) if row[1] == number and row[2] == context.offset), None)
+            if at is not None:
+                context.stream_time = max(context.stream_time, rows[at][0])
+            raise self._error(error, "", row=at) from error
+        context.stream_time = max(context.stream_time, rows[-1][0])
 
     def _run_with_time(
         self,

@@ -26,6 +26,20 @@ def drain(queues: TaskQueues, now_ms: int = 0, limit: int = 1000) -> list[tuple[
     return taken
 
 
+def drain_merged(queues: TaskQueues, limit: int) -> list[tuple[str, int]]:
+    """Takes what may be taken, as merges."""
+    taken: list[tuple[str, int]] = []
+    while (run := queues.next_run(limit, 0)) is not None:
+        merge = queues.next_merge(limit)
+        rows = [(merge.runs[number].queue.partition.topic, offset) for _, number, offset, *_ in merge.rows]
+        assert rows[0] == (run.queue.partition.topic, run.batch.offsets[run.start])
+        taken += rows
+        for queue, batch, start, stop in merge.runs:
+            if stop > start:
+                queue.take(batch, stop)
+    return taken
+
+
 @pytest.mark.parametrize(("limit", "stop"), [(1000, 5), (2, 2)], ids=["whole batch", "limit"])
 def test_a_run_of_one_partition_is_a_whole_batch_but_no_longer_than_its_limit(limit: int, stop: int) -> None:
     one = queue()
@@ -56,8 +70,9 @@ def test_only_heads_are_compared_so_a_late_record_does_not_hold_back_those_behin
     assert drain(queues) == [("right", 0), ("left", 0), ("left", 1)]
 
 
+@pytest.mark.parametrize("merged", [False, True], ids=["runs", "merges"])
 @pytest.mark.parametrize("seed", range(200))
-def test_the_order_depends_on_timestamps_and_partitions_and_not_on_the_size_of_batches(seed: int) -> None:
+def test_the_order_depends_on_timestamps_and_partitions_and_not_on_the_size_of_batches(seed: int, merged: bool) -> None:
     """At equal timestamps the first partition's head comes first: the order is that of the largest timestamp so far in the partition, the
     partition, and the offset."""
     random = Random(seed)
@@ -69,7 +84,22 @@ def test_the_order_depends_on_timestamps_and_partitions_and_not_on_the_size_of_b
         each.enqueue(messages[:cut])
         each.enqueue(messages[cut:])
     running = [(max(at[: offset + 1]), topic, offset) for topic, at in times.items() for offset in range(len(at))]
-    assert drain(TaskQueues(queues, -1), limit=random.randint(1, 8)) == [(topic, offset) for _, topic, offset in sorted(running)]
+    limit, of_several = random.randint(1, 8), TaskQueues(queues, -1)
+    drained = drain_merged(of_several, limit) if merged else drain(of_several, limit=limit)
+    assert drained == [(topic, offset) for _, topic, offset in sorted(running)]
+
+
+def test_a_merge_ends_before_the_record_to_stop_at_and_before_one_that_cannot_be_read() -> None:
+    left, right = queue("left"), queue("right")
+    queues = TaskQueues([left, right], -1)
+    left.enqueue([Raw(n, time=2 * n) for n in range(6)])
+    left.stop_before = 4
+    right.enqueue([Raw(0, time=1), Raw(1, time=3), Raw(2, b"\xff", time=5), Raw(3, time=7)])
+    assert drain_merged(queues, 1000) == [("left", 0), ("right", 0), ("left", 1), ("right", 1)]
+    assert queues.blocked() is right
+    right.skip_failure()
+    assert drain_merged(queues, 1000) == [("left", 2), ("left", 3)]
+    assert queues.blocked() is left
 
 
 def test_max_task_idle_an_empty_partition_that_may_have_more_is_waited_for() -> None:

@@ -9,7 +9,21 @@ from random import Random
 
 import pytest
 
-from penstock import Processor, ProcessorContext, PunctuationType, Record, StreamsBuilder, StreamsConfig, Topology
+from penstock import (
+    ErrorHandlerContext,
+    JoinWindows,
+    LogAndContinueProcessingExceptionHandler,
+    Processor,
+    ProcessorContext,
+    ProductionExceptionHandler,
+    ProductionExceptionHandlerResponse,
+    PunctuationType,
+    Record,
+    StreamJoined,
+    StreamsBuilder,
+    StreamsConfig,
+    Topology,
+)
 from penstock.runtime.input.columns import RawColumns
 from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.model.ids import TopicPartition
@@ -104,6 +118,63 @@ def test_a_record_that_pauses_the_task_is_rejected_without_a_trace(tmp_path: Pat
     expected = by_stages(divided(), {"in": [good[n] for n in range(40) if n not in bad]}, tmp_path / "good", PAUSING)
     assert [(point.offset, point.reason) for point in rejected] == [(5, "deserialization"), (17, "processing"), (39, "processing")]
     assert (found.outputs, found.stores) == (expected.outputs, expected.stores)
+
+
+@pytest.mark.parametrize("pauses", [False, True], ids=["skip", "pause"])
+def test_of_partitions_that_alternate_only_the_failed_record_is_left_out(pauses: bool, tmp_path: Path) -> None:
+    """Their records are processed as a merge; those before the failure count, of both partitions."""
+    failing = {("l", 5), ("r", 17), ("r", 18), ("l", 29)}
+
+    def checked(value: str | None) -> str | None:
+        if value is not None and value.startswith("bad"):
+            raise ValueError(value)
+        return value
+
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic).map_values(checked) for topic in ("l", "r"))
+    windows = JoinWindows.of_time_difference_with_no_grace(3)
+    left.join(right, lambda one, two: f"{one}+{two}", windows, StreamJoined(name="pairs")).to("out")
+    topology = builder.build(StreamsConfig(CONFIG))
+    handler = PAUSING if pauses else {**CONFIG, "processing.exception.handler": LogAndContinueProcessingExceptionHandler}
+
+    def sent(bad: str) -> dict[str, list[Sent]]:
+        value = {place: f"{bad}{n}".encode() for n, place in enumerate(sorted(failing))} if bad else {}
+        return {
+            topic: [
+                Sent(b"k", value.get((topic, n), b"%s%d" % (topic.encode(), n)), FIRST_MS + 2 * n + (topic == "r"))
+                for n in range(30)
+                if bad or (topic, n) not in failing
+            ]
+            for topic in "lr"
+        }
+
+    rejected: list[PausePoint] = []
+    found = by_stages(topology, sent("bad"), tmp_path / "all", handler, rejected)
+    expected = by_stages(topology, sent(""), tmp_path / "good", handler)
+    assert found.outputs == expected.outputs
+    assert len(found.outputs["out"]) > 80
+    assert {(point.partition.topic, point.offset) for point in rejected} == (failing if pauses else set())
+
+
+def test_of_partitions_that_alternate_a_result_that_cannot_be_written_is_traced_to_its_record(tmp_path: Path) -> None:
+    traced: list[tuple[str, int, bytes | None]] = []
+
+    class Tracing(ProductionExceptionHandler):
+        def handle_serialization_exception(
+            self, context: ErrorHandlerContext, record: object, exception: Exception, origin: object
+        ) -> ProductionExceptionHandlerResponse:
+            traced.append((context.topic, context.offset, context.source_raw_value))
+            return ProductionExceptionHandlerResponse.CONTINUE
+
+    builder = StreamsBuilder()
+    builder.stream("l").merge(builder.stream("r")).map_values(lambda value: 1 if value in ("l7", "r3") else value).to("out")
+    inputs = {topic: [Sent(b"k", b"%s%d" % (topic.encode(), n), FIRST_MS + n) for n in range(20)] for topic in "lr"}
+    config = {**CONFIG, "production.exception.handler": Tracing}
+    found = by_stages(builder.build(StreamsConfig(CONFIG)), inputs, tmp_path, config)
+    assert traced == [("r", 3, b"r3"), ("l", 7, b"l7")]
+    assert [sent.value for sent in found.outputs["out"]] == [
+        b"%s%d" % (topic.encode(), n) for n in range(20) for topic in "lr" if (topic, n) not in {("l", 7), ("r", 3)}
+    ]
 
 
 def test_a_handler_that_fails_ends_the_run_with_the_record(tmp_path: Path) -> None:
