@@ -117,7 +117,7 @@ def _result(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
         check_name=result.name,
         passed=result.passed,
         severity=dg.AssetCheckSeverity.ERROR if result.severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
-        description=live_metadata.breakable(result.summary),
+        description=live_metadata.sentence(result.summary),
         metadata={
             **({"1 problems": dg.MetadataValue.md(live_metadata.breakable(_problems(result)))} if result.texts else {}),
             "2 looked at": _table(result),
@@ -251,7 +251,7 @@ def _not_seen(operations: Operations, application: Application, error: Exception
             check_name=name,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
-            description=live_metadata.breakable(found.sentence),
+            description=live_metadata.sentence(found.sentence),
             metadata={"1 error": live_metadata.lines(stack), "3 as of": dg.MetadataValue.timestamp(at)},
         )
         for name in (*DESCRIPTIONS, alert_check.NO_OPEN_ALERTS)

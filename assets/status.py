@@ -53,9 +53,9 @@ def observations(
     each that was ever started. `tasks`: those that each runs."""
     yield dg.AssetObservation(
         status_key(application_id),
-        description=live_metadata.breakable(report.sentence),
+        description=live_metadata.sentence(report.sentence),
         metadata={
-            "1 now": dg.MetadataValue.md(live_metadata.breakable(report.sentence)),
+            "1 now": dg.MetadataValue.md(live_metadata.sentence(report.sentence)),
             "2 instances": _instances(report),
             "3 as of": dg.MetadataValue.timestamp(report.at),
             **live_metadata.numbers(report.total.numbers),
@@ -65,7 +65,7 @@ def observations(
     for name, figures in report.instances.items():
         if figures.runs or ((everything or report.changed) and figures.state != NEVER_STARTED):
             metadata = live_metadata.instance_metadata(figures, tasks.get(name, ()), report.at)
-            said = live_metadata.breakable(f"{name}: {figures.state}")
+            said = live_metadata.sentence(f"{name}: {figures.state}")
             yield dg.AssetObservation(instances_key(application_id), description=said, partition=name, metadata=metadata)
 
 

@@ -53,6 +53,8 @@ def _time(value: object) -> str | None:
 
 _RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "left_out_bytes", "key_bytes", "value_bytes")
 _WHY = ("error_type", "error", "location", "reason", "why", "ended", "node", "part", "serde", "field", "byte")
+_MOST_ERROR = 1_000
+"""Characters of an error in the sections of an alert: on a page what repairs it must not be far below."""
 _FIRST_BYTES, _HEX_BYTES = 64, 256
 """Bytes of a key or value in the sections of an alert, and in hex if all are shown."""
 
@@ -61,6 +63,8 @@ def sections(alert: Alert, *, whole: bool = False) -> dict[str, str]:
     """Return the alert in the order in which an operator needs it. The names begin with numbers, so that sorting keeps this order.
     Sections without content are left out. `whole`: with all bytes of the record that the alert has, not only the first ones."""
     known = {name: value for name, value in facts(alert).items() if not name.endswith("_hex")}
+    if not whole and len(error := known.get("error", "")) > _MOST_ERROR:
+        known["error"] = f"{error[:_MOST_ERROR]}… ({len(error):,} characters: penstock alerts show {alert.id})"
 
     def lines(*names: str) -> str:
         return "\n".join(f"{name}: {known.pop(name)}" for name in names if name in known)

@@ -19,6 +19,7 @@ from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import Alert, AlertSighting, AlertState
 from penstock.orchestration.declarations.applications import Severity
 from penstock.orchestration.declarations.errors import ExpectedError
+from penstock.orchestration.kafka.event_text import one_line
 
 MOST_TITLE = 400
 """Maximum length of a title; the details contain the full text."""
@@ -62,7 +63,7 @@ def open_alert(session: Session, new: NewAlert, *, actor: str, at: datetime) -> 
         instance=new.instance,
         task=new.task,
         subject=new.subject,
-        title=printable(new.title, MOST_TITLE),
+        title=as_title(new.title),
         detail=dict(new.detail),
         state=AlertState.OPEN.value,
         opened_at=seen_at,
@@ -81,7 +82,7 @@ def open_or_update(session: Session, new: NewAlert, *, actor: str, at: datetime)
     """Return the alert of this occurrence, like `open_alert`; an alert that is open already gets its title and details."""
     alert, opened = open_alert(session, new, actor=actor, at=at)
     if not opened:
-        alert.title, alert.detail = printable(new.title, MOST_TITLE), dict(new.detail)
+        alert.title, alert.detail = as_title(new.title), dict(new.detail)
     return alert
 
 
@@ -140,6 +141,11 @@ def unresolved(
     named = {"application": application, "instance": instance, "task": task, "subject": subject}
     query = query.filter_by(**{column: value for column, value in named.items() if value is not None})
     return list(session.scalars(query.where(Alert.kind.in_(kinds)) if kinds else query))
+
+
+def as_title(text: str) -> str:
+    """Return the title of an alert: one line, whatever an error says."""
+    return printable(one_line(text, MOST_TITLE), MOST_TITLE)
 
 
 def printable(text: str, most: int = 10_000) -> str:

@@ -78,7 +78,7 @@ def of_globals(session: Session, application: Application, events: Sequence[Even
             if not opened and alert.last_seen_at == event.at:
                 run = {name: value for name, value in alert.detail.items() if name in _RUN}
                 new = _recovery_alert(event, application.global_recovery, alert.detail)
-                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), {**new.detail, **run}  # from the last recovery
+                alert.title, alert.detail = alerts.as_title(new.title), {**new.detail, **run}  # from the last recovery
             runs += _restore(session, application, alert, event, at)
         elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
             alerts.open_alert(session, _compaction_alert(event, application), actor=ACTOR, at=at)

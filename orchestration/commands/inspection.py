@@ -37,7 +37,7 @@ from penstock.orchestration.drawing.console import Wrapped
 from penstock.orchestration.drawing.live import newest_call_sites, newest_text
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
-from penstock.orchestration.kafka.event_text import brief
+from penstock.orchestration.kafka.event_text import brief, one_line
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import FREQUENT, Flows, Observer, Picture
 from penstock.runtime.coordination.records import GlobalStoreReport, TaskReport
@@ -58,6 +58,8 @@ Application = Annotated[str | None, typer.Argument(help="The application.id. Def
 Row = dict[str, object]
 _PAUSES_SHOWN = 5
 """Paused tasks that `status` lists for each application."""
+_MOST_ERROR = 300
+"""Characters of a paused task's error that a line shows; the alert has the whole text."""
 _WHOLE_RATE = 10.0
 """From this rate on, a table shows whole records per second."""
 
@@ -472,7 +474,8 @@ def _task_name(row: Row) -> str:
 def _pause(row: Row) -> str:
     since, location = row["paused_since_ms"], row["location"]
     ago = f", {ago_ms(since)}" if isinstance(since, int) else ""
-    return f"task {row['task']} is paused at {row['paused_at']}{ago}: {row['error'] or 'by hand'}{f' ({location})' if location else ''}"
+    error = one_line(str(row["error"] or "by hand"), _MOST_ERROR)
+    return f"task {row['task']} is paused at {row['paused_at']}{ago}: {error}{f' ({location})' if location else ''}"
 
 
 def _progress(restore: object) -> str:

@@ -71,12 +71,19 @@ def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset =
             operations.owner(name)
         if seed is not None:
             _seed(operations, names, seed, reset_offsets)
-        operations.want_started(names, actor=audit.this_user())
-        for name in names:
-            with err.status(f"Starting {name} …"):
-                started = operations.start(name, actor=audit.this_user(), progress=hint)
-            how = "started" if started.started else "ran already"
-            out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
+        for application in dict.fromkeys(operations.owner(name).id for name in names):
+            # one by one: if the next cannot start, instances of this one would be said to be starting, and nothing would start them
+            _start(operations, [name for name in names if operations.owner(name).id == application])
+
+
+def _start(operations: Operations, names: Sequence[str]) -> None:
+    """Start instances of one application."""
+    operations.want_started(names, actor=audit.this_user())
+    for name in names:
+        with err.status(f"Starting {name} …"):
+            started = operations.start(name, actor=audit.this_user(), progress=hint)
+        how = "started" if started.started else "ran already"
+        out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
 
 
 def _seed(operations: Operations, names: Sequence[str], seed: str, reset: bool) -> None:

@@ -60,8 +60,8 @@ def skip_record(
         _carry_out(SkipRecord(declared, operations.control_plane, found, _request(reason), _print), dry_run)
 
 
-_NOT_OPTIONS = ("reason", "dry_run", "run_book_run", "occurrence")
-"""Inputs that are not options of their own: two that every command has, and those of the policies."""
+_NOT_OPTIONS = ("reason", "by", "dry_run", "run_book_run", "occurrence")
+"""Inputs that are not options of their own: two that every command has, the user, whom it knows, and those of the policies."""
 
 
 def _command(declared: type[RunBookInputs]) -> Callable[..., None]:

@@ -69,7 +69,7 @@ def result(operations: Operations, application_id: str) -> dg.AssetCheckResult:
         check_name=NO_OPEN_ALERTS,
         passed=not failing,
         severity=dg.AssetCheckSeverity.ERROR if errors else dg.AssetCheckSeverity.WARN,
-        description=live_metadata.breakable("; ".join(alert.title for alert in failing[:5])) or "no alert is open",
+        description=live_metadata.sentence("; ".join(alert.title for alert in failing[:5])) or "no alert is open",
         metadata={**_pages(failing), "8 all alerts": _table(found[-_ROWS:]), "open_alerts": dg.MetadataValue.int(len(failing))},
     )
 
@@ -100,7 +100,7 @@ def observation(operations: Operations, alert: Alert) -> dg.AssetObservation:
     return dg.AssetObservation(
         asset_key=instances_key(alert.application),
         partition=partition,
-        description=live_metadata.breakable(description),
+        description=live_metadata.sentence(description),
         metadata=metadata(alert),
     )
 
@@ -132,12 +132,12 @@ def links(alert: Alert) -> dict[str, str]:
         steps = [] if repair is None else [(f"step {step.name}", step.what) for step in repair[0].BOOK.STEPS]
         if run is not None:
             for decision, said in (("approve", steps), ("reject", _REJECTED)):
-                asked = {"run_book_run": run, "decision": decision, "reason": ""}
+                asked = {"run_book_run": run, "decision": decision, "reason": "", "by": ""}
                 found[decision] = _launchpad(alert, "approve_run_book", "decide", asked, said)
         if repair is not None:
             declared, values = repair
             if run is None:
-                found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": False}, steps)
+                found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "by": "", "dry_run": False}, steps)
             found["try"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": True}, [*_TRIED, *steps])
         if alert.kind == EventKind.TASK_PAUSED.value and alert.detail.get("reason") != "command":
             corrected = {"application": alert.application, "task": alert.task, "factory": "", "records": 10}

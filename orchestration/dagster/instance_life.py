@@ -120,7 +120,7 @@ def _start(application: Application, row: Instance) -> dg.AssetMaterialization:
         metadata["log"] = live_metadata.path(row.log_path)
     return dg.AssetMaterialization(
         instances_key(application.id),
-        description=live_metadata.breakable(f"{row.name} runs as process {row.pid}; it was not started by a run of Dagster"),
+        description=live_metadata.sentence(f"{row.name} runs as process {row.pid}; it was not started by a run of Dagster"),
         partition=row.name,
         metadata=metadata,
         tags={"dagster/data_version": RUNNING.value},
@@ -128,7 +128,7 @@ def _start(application: Application, row: Instance) -> dg.AssetMaterialization:
 
 
 def _end(operations: Operations, application: Application, row: Instance, at: datetime) -> dg.AssetObservation:
-    text = live_metadata.breakable(_how(operations, application, row))
+    text = live_metadata.sentence(_how(operations, application, row))
     metadata = {
         **instance_metadata(not_running(DOES_NOT_RUN if row.wanted else STOPPED), (), at),
         "wanted": dg.MetadataValue.bool(row.wanted),

@@ -31,7 +31,7 @@ from penstock.orchestration.rehearsals.demand import demand
 from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
 from penstock.orchestration.run_books.base import Subject, text_of
-from penstock.orchestration.run_books.inputs import DECLARED, PROPOSED
+from penstock.orchestration.run_books.inputs import BY, DECLARED, PROPOSED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
 from penstock.runtime.model.states import State
@@ -133,6 +133,7 @@ class ApprovalConfig(dg.Config):
     run_book_run: int = Field(description="The number of the run, as the alert and `penstock run-books` show it")
     decision: Decision = Field(description="approve: run it now. reject: it is not run, and the alert stays open")
     reason: str = Field(default="", description="Why, for the audit trail")
+    by: str = Field(default="", description=BY)
 
 
 def title(run_book: str, subject: str) -> dict[str, str]:
@@ -257,7 +258,7 @@ def run_book_job(declared: type[RunBookInputs], choices: Choices = Choices()) ->
     def begin(context: dg.OpExecutionContext, operations: Operations) -> RunBook:
         try:
             asked = declared(**context.op_config)
-            return asked.run_book(operations, asked.request(actor_of(context), context.run.run_id), context.log.info)
+            return asked.run_book(operations, asked.request(actor_of(context, asked.by), context.run.run_id), context.log.info)
         except ValueError as error:
             raise failure(str(error)) from error
 
@@ -278,12 +279,12 @@ def run_book_job(declared: type[RunBookInputs], choices: Choices = Choices()) ->
 def approval_job() -> dg.JobDefinition:
     """Return the job of a decision on a proposed run: an op that records it, and the steps of each run-book that may be proposed, as ops
     that are skipped unless it is approved."""
-    run = {"run_book_run": ApprovalConfig.to_fields_dict()["run_book_run"]}
+    run = {name: field for name, field in ApprovalConfig.to_fields_dict().items() if name in ("run_book_run", "by")}
 
     @dg.op(out={declared.OP: dg.Out(dg.Nothing, is_required=False) for declared in PROPOSED})
     def decision(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> Iterator[dg.Output[None]]:
         """Record the decision."""
-        operations, actor = penstock.operations, actor_of(context)
+        operations, actor = penstock.operations, actor_of(context, config.by)
         with explained():
             if config.decision is Decision.reject:
                 rejected = reject(operations.control_plane, config.run_book_run, actor, config.reason)
@@ -297,7 +298,8 @@ def approval_job() -> dg.JobDefinition:
         yield dg.Output(None, next(declared.OP for declared in PROPOSED if approved.run_book == declared.BOOK.NAME))
 
     def begin(context: dg.OpExecutionContext, operations: Operations) -> RunBook:
-        return approved_run_book(operations, context.op_config["run_book_run"], actor_of(context), context.log.info, context.run.run_id)
+        config = context.op_config
+        return approved_run_book(operations, config["run_book_run"], actor_of(context, config["by"]), context.log.info, context.run.run_id)
 
     branches = {
         declared: {
@@ -310,7 +312,7 @@ def approval_job() -> dg.JobDefinition:
 
     def configure(inputs: Mapping[str, object]) -> Mapping[str, object]:
         decided = {**inputs, "decision": Decision(inputs["decision"]).name}  # as a form says it
-        asked = {"run_book_run": inputs["run_book_run"]}
+        asked = {name: inputs[name] for name in run}
         return {decision.name: {"config": decided}, **{node: {"config": asked} for node in steps}}
 
     dependencies: Dependencies = {dg.NodeInvocation(decision.name): {}}

@@ -37,6 +37,20 @@ def text(value: str) -> dg.TextMetadataValue:
     return dg.MetadataValue.text(breakable(value))
 
 
+_CODE = re.compile(r"(?<![`\\])(`[^`]+`)(?!`)")
+_ESCAPED = re.compile(r"^[#>+-]|^\d+[.)]|[*`<\[\]~]|\\(?=[!-/:-@\[-`{-~])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+"""What Markdown reads as mark-up within a line, outside of code: `_` not inside of words, as in names of tasks."""
+
+
+def sentence(value: str) -> str:
+    """Return a text as a description, which Dagster shows as Markdown: in one line, with nothing in it that Markdown would not show as it
+    is. Errors may quote records. A part between two backquotes stays code."""
+    parts = _CODE.split(" ".join(breakable(value).split()))
+    return "".join(
+        part if number % 2 else _ESCAPED.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", part) for number, part in enumerate(parts)
+    )
+
+
 def path(value: str) -> dg.MetadataValue:
     """Return a path, which Dagster offers to copy; one with a name that is too wide for the page as text."""
     return text(value) if _is_wide(value) else dg.MetadataValue.path(value)

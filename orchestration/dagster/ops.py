@@ -9,12 +9,21 @@ import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
+from penstock.orchestration.alerts import alerts
 from penstock.orchestration.declarations.errors import ExpectedError
+from penstock.orchestration.kafka.event_text import one_line
 from penstock.runtime.model.errors import StreamsError
 
+_USER = "user"
+"""Tag with the person who launched a run; Dagster+ writes it, while Dagster itself does not know its users."""
+_MOST_NAME = 100
 
-def actor_of(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> str:
-    return f"dagster run {context.run.run_id[:8]}"
+
+def actor_of(context: dg.OpExecutionContext | dg.AssetExecutionContext, by: str = "") -> str:
+    """Return who acts: the person, if the form (`by`) or the run's tags name one, and the run."""
+    run = f"dagster run {context.run.run_id[:8]}"
+    person = alerts.printable(one_line(by or context.run.tags.get(_USER, ""), _MOST_NAME))
+    return f"{person} ({run})" if person else run
 
 
 @contextmanager

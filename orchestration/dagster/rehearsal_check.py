@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from penstock.orchestration.dagster import live_metadata
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.rehearsals.demand import last
@@ -43,7 +44,8 @@ def result(paths: ProjectPaths, application_id: str) -> dg.AssetCheckResult:
         check_name=REHEARSAL,
         passed=not found.failures,
         severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(found.failures[:5]) or f"nothing differed in {found.records:,} records since snapshot {found.snapshot}",
+        description=live_metadata.sentence("; ".join(found.failures[:5]))
+        or f"nothing differed in {found.records:,} records since snapshot {found.snapshot}",
         metadata={
             "1 rehearsed": dg.MetadataValue.timestamp(from_ms(found.at_ms)),
             "2 builds": dg.MetadataValue.text(f"running: {found.builds[0]}; new: {found.builds[1]}"),

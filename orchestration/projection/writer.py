@@ -21,7 +21,7 @@ from penstock.orchestration.database.models import Event as EventRow
 from penstock.runtime.coordination import records
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind
-from penstock.runtime.model.states import TaskState
+from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.stores.process_memory import RESIDENT
 
 logger = logging.getLogger(__name__)
@@ -146,12 +146,27 @@ def _apply_member(session: Session, application: str, member: records.Member) ->
         opened = _task_row(session, application, task, member.instance, at)
         if opened.updated_at > at:
             continue
+        if opened.state == TaskState.CLOSED.value and _ran_elsewhere(session, opened):
+            # it is restored here: no checkpoint that it had here has its state, and none of its work is from before
+            opened.offset_sum = opened.moved_at = opened.first_moved_at = opened.checkpoint_at = None
         if isinstance(report, records.GlobalStoreReport):
             opened.kind, opened.state, opened.lag = GLOBAL_KIND, report.state.value, report.lag
             _apply_position(opened, report.position, report.end, report.checkpoint_ms, at)
         else:
             _apply_report(opened, report, at)
         opened.worker, opened.incarnation, opened.updated_at = member.worker, member.incarnation, at
+
+
+def _ran_elsewhere(session: Session, closed: Task) -> bool:
+    """Return True if another instance has run a task since this one closed it."""
+    others = select(Task.instance).where(
+        Task.application == closed.application,
+        Task.task == closed.task,
+        Task.instance != closed.instance,
+        Task.kind == TaskKind.ACTIVE.value,
+        Task.updated_at > closed.updated_at,
+    )
+    return session.scalar(others.limit(1)) is not None
 
 
 def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:

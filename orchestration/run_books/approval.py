@@ -21,7 +21,9 @@ def approve(control_plane: ControlPlane, run_id: int, actor: str) -> RunBookRun:
 
 def reject(control_plane: ControlPlane, run_id: int, actor: str, reason: str) -> RunBookRun:
     """Reject a run, and return it. Raises RefusedError if it does not wait for an approval."""
-    return _decide(control_plane, run_id, RunBookState.REFUSED, actor, "run-book rejected", f"rejected by {actor}: {reason}")
+    return _decide(
+        control_plane, run_id, RunBookState.REFUSED, actor, "run-book rejected", f"rejected by {actor}: {reason or 'no reason given'}"
+    )
 
 
 def approved_run_book(operations: Operations, run_id: int, actor: str, progress: Progress, dagster_run_id: str | None = None) -> RunBook:

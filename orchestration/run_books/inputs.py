@@ -25,6 +25,7 @@ from penstock.orchestration.run_books.skip_record import SkipRecord
 from penstock.orchestration.run_books.tasks import PausedRecord, ResumeTask
 from penstock.runtime.model.ids import TaskId
 
+BY = "Your name, for the audit trail; Dagster itself does not know its users"
 _APPLICATION = "The application.id, for example flight-board"
 
 
@@ -36,6 +37,7 @@ class RunBookInputs(BaseModel):
     OP: ClassVar[str]
 
     reason: str = Field(default="", description="Why, for the audit trail")
+    by: str = Field(default="", description=BY)
     dry_run: bool = Field(default=False, description="Only say what would be done")
 
     @abstractmethod

@@ -171,7 +171,7 @@ class Materialized(Subscripted, Generic[K, V]):
         check_logging(self, self.logging)
         if self.retention is not None:
             to_ms(self.retention, "Materialized: the retention")
-        if (ttl_ms := checked_ttl_ms(self.ttl, "Materialized")) is not None:
+        if (ttl_ms := checked_ttl_ms(self.ttl)) is not None:
             object.__setattr__(self, "ttl", timedelta(milliseconds=ttl_ms))  # so that copies do not warn about a bare number again
             if isinstance(self.store, WindowSupplier | SessionSupplier):
                 raise TopologyError("Materialized: windows and sessions have a retention instead of a ttl")

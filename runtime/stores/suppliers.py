@@ -138,12 +138,12 @@ class Stores:
     def persistent_key_value_store(name: str, *, ttl: Duration | None = None) -> KeyValueSupplier:
         """Return a supplier of a key-value store in RocksDB. With a `ttl`, which is for `timestamped_key_value_store_builder`, an entry
         expires when stream time is that long past its timestamp."""
-        return KeyValueSupplier(_checked(name), True, ttl_ms=checked_ttl_ms(ttl, f"store {name}"))
+        return KeyValueSupplier(_checked(name), True, ttl_ms=checked_ttl_ms(ttl, f"the time to live of store {name}"))
 
     @staticmethod
     def persistent_timestamped_key_value_store(name: str, *, ttl: Duration | None = None) -> KeyValueSupplier:
         """Return a supplier of a key-value store in RocksDB; for `timestamped_key_value_store_builder`. `ttl`: as above."""
-        return KeyValueSupplier(_checked(name), True, ttl_ms=checked_ttl_ms(ttl, f"store {name}"))
+        return KeyValueSupplier(_checked(name), True, ttl_ms=checked_ttl_ms(ttl, f"the time to live of store {name}"))
 
     @staticmethod
     def persistent_timestamped_key_value_store_with_headers(name: str) -> KeyValueSupplier:
@@ -153,7 +153,7 @@ class Stores:
     @staticmethod
     def in_memory_key_value_store(name: str, *, ttl: Duration | None = None) -> KeyValueSupplier:
         """Return a supplier of a key-value store in memory, which is rebuilt from the changelog at each start. `ttl`: as above."""
-        return KeyValueSupplier(_checked(name), False, ttl_ms=checked_ttl_ms(ttl, f"store {name}"))
+        return KeyValueSupplier(_checked(name), False, ttl_ms=checked_ttl_ms(ttl, f"the time to live of store {name}"))
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
@@ -308,11 +308,11 @@ def _key_value_builder(supplier: KeyValueSupplier, settings: StoreSettings) -> B
     return Builder(replace(settings, max_entries=supplier.max_entries), StagedLruStore)
 
 
-def checked_ttl_ms(ttl: Duration | None, what: str) -> int | None:
+def checked_ttl_ms(ttl: Duration | None, what: str = "the time to live") -> int | None:
     """Return a time to live in ms. Raises ValueError below 1 ms, TypeError for another type; `what` begins the message."""
-    milliseconds = None if ttl is None else length_ms(ttl, f"{what}: the time to live")
+    milliseconds = None if ttl is None else length_ms(ttl, what)
     if milliseconds == 0:
-        raise ValueError(f"{what}: the time to live is at least 1 ms")
+        raise ValueError(f"{what} is at least 1 ms")
     return milliseconds
 
 

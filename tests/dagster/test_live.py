@@ -125,7 +125,14 @@ def test_an_on_call_engineer_tries_approves_and_rejects_by_the_links_of_an_alert
             wait_until(lambda: run_books(project) == ["DONE", "PROPOSED"], 120, "the second proposal")
             _follow(page, dagster.url, application.id, "reject", second, "the code is wrong")
             assert run_books(project) == ["DONE", "REFUSED"]
-            see(page, _checks(dagster.url, application.id), f"is paused at {second}", "REFUSED (rejected by", "the code is wrong", "Failed")
+            see(
+                page,
+                _checks(dagster.url, application.id),
+                f"is paused at {second}",
+                "REFUSED (rejected by Ann Lee (dagster run",
+                "the code is wrong",
+                "Failed",
+            )
             _show_decisions(page)
             expect(page.get_by_role("link", name="repair")).to_be_visible(timeout=60_000)
             assert page.get_by_role("link", name="approve").count() == 0, "nothing waits for an approval any more"
@@ -160,6 +167,10 @@ def _follow(page: Page, url: str, application_id: str, decision: str, place: str
         page.keyboard.press("End")
         page.keyboard.press("ArrowLeft")
         page.keyboard.type("the code is wrong")
+        page.keyboard.press("ArrowDown")  # to the next field, `by`
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.type("Ann Lee")
     picture(page, f"decision-{decision}-form")
     page.get_by_role("button", name="Launch run").first.click(timeout=60_000)
     expect(page.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)

@@ -11,8 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 import dagster as dg
 import pytest
 import yaml
+from markdown_it import MarkdownIt
 
-from penstock.orchestration.alerts import alert_text, pauses, raw_bytes
+from penstock.orchestration import MAY_BREAK
+from penstock.orchestration.alerts import alert_text, alerts, pauses, raw_bytes
 from penstock.orchestration.dagster import alert_check, live_metadata
 from penstock.orchestration.dagster.jobs import jobs, run_book_job, take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
@@ -97,7 +99,12 @@ def test_each_decision_has_a_link(detail: dict[str, object], names: list[str]) -
     links = alert_check.links(alert(**detail))
     assert list(links) == names
     if "reject" in links:
-        assert yaml.safe_load(form(links["reject"]))["ops"]["decide"]["config"] == {"run_book_run": 3, "decision": "reject", "reason": ""}
+        assert yaml.safe_load(form(links["reject"]))["ops"]["decide"]["config"] == {
+            "run_book_run": 3,
+            "decision": "reject",
+            "reason": "",
+            "by": "",
+        }
 
 
 def test_links_to_forms_have_names_since_dagster_shows_a_link_of_metadata_as_its_address() -> None:
@@ -216,6 +223,7 @@ def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_chan
     for name, dry_run in (("repair", False), ("try", True)):
         config = yaml.safe_load(form(links[name]))
         expected = {"application": "a", "task": "0_0", "topic": "in", "partition": 0, "offset": 5, "reason": "", "dry_run": dry_run}
+        expected |= {} if dry_run else {"by": ""}
         assert config == {"ops": {"skip": {"config": expected}}}
         assert dg.validate_run_config(run_book_job(SkipRecordInputs), config)
     comments = [line for line in form(links["repair"]).splitlines() if line.startswith("#")]
@@ -237,6 +245,39 @@ def test_what_a_record_contains_stays_in_its_block() -> None:
     lines = re.split("\r\n?|\n", shown.value)  # as Markdown counts them
     assert all(re.fullmatch("```` .+ ````(  )?", line) and line.count("````") == 2 for line in lines), "each is code: none ends within it"
     assert len(lines) == len(re.findall(r"[^\r\n]+", HOSTILE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HOSTILE,
+        "<script>alert(1)</script> **bold** ~~gone~~ | a | b |\n|---|---|\n| 1 | 2 |",
+        "# head",
+        "1. a list",
+        "- a list",
+        "![](http://tracked) [link](javascript:alert(3)) [x]: y",
+        "_emphasis_ &lt; \\[ \\\\x1b ` `` ``` ```` 2 * 3 * 4 __init__ a_b_c",
+        "Expected `float`, got `str` - at `$.celsius`",
+    ],
+)
+def test_a_description_is_shown_in_one_line_as_it_is_whatever_an_error_says(text: str) -> None:
+    """Dagster shows descriptions of checks and events as Markdown."""
+    markdown = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    opened, line, closed = markdown.parse(live_metadata.sentence(text))
+    assert (opened.type, closed.type) == ("paragraph_open", "paragraph_close")
+    kinds = {part.type for part in line.children or ()}
+    assert kinds <= {"text", "text_special", "code_inline"}
+    shown = "".join(f"`{part.content}`" if part.type == "code_inline" else part.content for part in line.children or ())
+    assert shown.replace(MAY_BREAK, "") == " ".join(text.split())
+
+
+def test_an_error_neither_fakes_entries_of_a_list_nor_hides_what_repairs_it() -> None:
+    assert alerts.as_title("task 0_0 is paused: no\n9  1 s ago  ERROR\r\n\x1b[31m") == "task 0_0 is paused: no 9 1 s ago ERROR \\x1b[31m"
+    assert len(alerts.as_title("x" * 10_000)) == alerts.MOST_TITLE
+    described = alert_check.metadata(alert(error="x" * 16_000))
+    why = described["4 why"].value
+    assert isinstance(why, str) and len(why.replace(MAY_BREAK, "")) < 1_200 and "16,000 characters: penstock alerts show 7" in why
+    assert "x" * 16_000 in alert_text.sections(alert(error="x" * 16_000), whole=True)["4 why"]
 
 
 def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> None:

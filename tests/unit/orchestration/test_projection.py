@@ -137,6 +137,22 @@ def test_when_a_task_moved_is_when_its_offsets_changed(control_plane: ControlPla
     assert (task(control_plane).first_moved_at, task(control_plane).moved_at) == (from_ms(1_000), from_ms(2_000))
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_task_that_comes_back_has_the_work_that_it_did_since_unless_it_ran_nowhere_else(
+    control_plane: ControlPlane, elsewhere: bool
+) -> None:
+    """Or else an alert says at once that its work of hours is in no checkpoint."""
+    coordinate(control_plane, member(1_000, t0_0=report(TaskState.RUNNING, 3)))
+    tell(control_plane, 2_000, EventKind.CHECKPOINT, {"stores": {}})
+    coordinate(control_plane, member(3_000))
+    if elsewhere:
+        coordinate(control_plane, replace(member(4_000, t0_0=report(TaskState.RUNNING, 9)), instance="a-2"))
+    coordinate(control_plane, member(900_000, t0_0=report(TaskState.RUNNING, 9)))
+    row = task(control_plane)
+    times = (row.first_moved_at, row.moved_at, row.checkpoint_at)
+    assert times == ((from_ms(900_000),) * 2 + (None,) if elsewhere else (from_ms(1_000), from_ms(900_000), from_ms(2_000)))
+
+
 def test_a_task_without_stores_has_no_work_to_save(control_plane: ControlPlane) -> None:
     for at_ms, offsets in ((1_000, 3), (2_000, 4)):
         coordinate(control_plane, member(at_ms, t0_0=replace(report(TaskState.RUNNING, offsets), stateful=False)))

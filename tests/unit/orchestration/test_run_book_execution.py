@@ -17,7 +17,7 @@ from penstock.orchestration.dagster.jobs import approval_job, run_book_job, titl
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.audit import now
-from penstock.orchestration.database.models import RunBookRun, RunBookState
+from penstock.orchestration.database.models import AuditEntry, RunBookRun, RunBookState
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.task_commands import RefusedError
@@ -168,7 +168,7 @@ def test_each_step_is_an_op_with_its_findings_as_metadata(
 @pytest.mark.parametrize(
     ("config", "ops", "state"),
     [
-        ({"decision": "approve"}, ["decision", *(f"skip_{step.name}" for step in SkipRecord.STEPS)], RunBookState.DONE),
+        ({"decision": "approve", "by": "ann"}, ["decision", *(f"skip_{step.name}" for step in SkipRecord.STEPS)], RunBookState.DONE),
         ({"decision": "reject", "reason": "the code is wrong"}, ["decision"], RunBookState.REFUSED),
     ],
 )
@@ -192,7 +192,10 @@ def test_an_approved_run_shows_each_step_as_an_op_too(
         session.add(RunBookRun(run_book=SkipRecord.NAME, application="a", **record, **request))
     with dg.DagsterInstance.ephemeral() as dagster:
         done = approval_job().execute_in_process(
-            {"ops": {"decide": {"config": {"run_book_run": 1, **config}}}}, instance=dagster, resources={"penstock": PenstockResource()}
+            {"ops": {"decide": {"config": {"run_book_run": 1, **config}}}},
+            instance=dagster,
+            resources={"penstock": PenstockResource()},
+            tags={"user": "bob"},  # as Dagster+ does
         )
         (run,) = dagster.get_runs()
     succeeded = [event for event in done.all_node_events if event.event_type is dg.DagsterEventType.STEP_SUCCESS]
@@ -200,6 +203,9 @@ def test_an_approved_run_shows_each_step_as_an_op_too(
     with control_plane.reading() as session:
         row = session.get_one(RunBookRun, 1)
         assert row.state == state.value
+        (decided,) = session.scalars(select(AuditEntry).where(AuditEntry.action.in_(("run-book approved", "run-book rejected"))))
+        assert decided.actor == f"{config.get('by', 'bob')} (dagster run {run.run_id[:8]})", "a person, not only a run"
+        assert row.reason != "" and (state is RunBookState.DONE or f"rejected by {decided.actor}: the code is wrong" == row.reason)
     assert run.tags["skip" if state is RunBookState.DONE else "reject"] == run.tags["penstock/record"] == "in-0@5"
     if state is RunBookState.DONE:
         assert run.tags["skip"] == "in-0@5"

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -20,8 +21,10 @@ from typer.testing import CliRunner
 from penstock.assets.instances import global_stores_metadata
 from penstock.orchestration.cli import app
 from penstock.orchestration.commands.common import CompactRows, out
+from penstock.orchestration.database.models import Instance
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
+from penstock.orchestration.instances.operations import Operations, Started
 from penstock.orchestration.kafka.observer import Condition, CoordinationLog, Observer, Picture, UnreadPartitions, unread_partitions
 from penstock.runtime.coordination.records import (
     Desired,
@@ -36,6 +39,7 @@ from penstock.runtime.coordination.records import (
 )
 from penstock.runtime.instance.settings import ExitStatus, exit_path
 from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.topology.shape import Part
 from tests.support import wait_until
@@ -279,6 +283,60 @@ def test_at_80_columns_what_is_wrong_is_first_and_no_name_is_cut_or_broken(monke
     )
     if command != "alerts":
         assert re.search("1234(56|63)", shown) and "restoring" not in shown and "standbys" not in shown, "counts that are 0 are left out"
+
+
+@pytest.mark.usefixtures("two_applications")
+@pytest.mark.parametrize("command", ["status", "tasks", "events"])
+def test_an_error_is_one_short_line_whatever_it_quotes(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    now_ms = int(time.time() * 1000)
+    error = "KeyError: 'no\nshop-7  RUNNING\r\n\x1b[2J' " + "x" * 16_000
+    at = PausedAt(topic="in", partition=4, offset=7, since_ms=now_ms, error=error, location="count at a.py:9")
+    member = Member(
+        instance="a-1",
+        incarnation=1,
+        transactional_id="t",
+        host="elsewhere",
+        pid=1,
+        state=State.RUNNING,
+        heartbeat_ms=now_ms,
+        tasks={"0_4": TaskReport(kind=TaskKind.ACTIVE, state=TaskState.PAUSED, offset_sum=0, end_sum=7, lag=7, paused=at)},
+    )
+    event = Event(
+        id="a:1",
+        application="a",
+        instance="a-1",
+        incarnation=1,
+        kind=EventKind.TASK_PAUSED,
+        task="0_4",
+        at_ms=now_ms,
+        payload={"error": error},
+    )
+    monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {member.identity: member}, {}, {}, None))
+    monkeypatch.setattr(Observer, "events", lambda self, limit, kind=None, task=None, without=(): [event])
+    asked = [command, "a"] if command == "status" else [command, "-a", "a"]
+    shown = CliRunner().invoke(app, asked).stdout
+    assert "'no shop-7 RUNNING " in " ".join(shown.split()) and not any(line.startswith("shop-7") for line in shown.splitlines())
+    assert len(shown) < 1_000 and "…" in shown and "\x1b" not in shown
+
+
+@pytest.mark.usefixtures("two_applications")
+def test_no_instance_is_said_to_be_starting_while_another_application_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def want(self: Operations, names: Sequence[str], *, actor: str) -> None:
+        done.append(f"want {', '.join(names)}")
+        if "b-1" in names:
+            raise BrokerUnavailableError("b: no broker answers at b:1")
+
+    def start(self: Operations, name: str, **_: object) -> Started:
+        done.append(f"start {name}")
+        return Started(Process(instance=name, pid=1, created=1.0), True, Instance(name=name, state="RUNNING"), ())
+
+    monkeypatch.setattr(Operations, "want_started", want)
+    monkeypatch.setattr(Operations, "start", start)
+    found = CliRunner().invoke(app, ["start", "a-1", "b", "a-2"])
+    assert found.exit_code == 1 and "b: no broker answers" in found.output
+    assert done == ["want a-1, a-2", "start a-1", "start a-2", "want b-1, b-2"]
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are() -> None:

@@ -256,3 +256,4 @@ def test_a_length_below_a_second_as_a_bare_number(caplog: pytest.LogCaptureFixtu
     ]
     assert len(here) == len(caplog.records), "a copy of a Materialized with the name of its node is not reported again"
     assert "the window size of 5 is 5 ms. A bare number is in milliseconds; for seconds give timedelta(seconds=5)" in here[0]
+    assert all(line.count("Materialized") <= 1 for line in here), "the call is named once"
