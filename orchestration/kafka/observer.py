@@ -35,7 +35,7 @@ from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
-from penstock.runtime.model.states import State, TaskKind
+from penstock.runtime.model.states import State, TaskKind, TaskState
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ FREQUENT = (EventKind.CHECKPOINT, EventKind.RESTORE_PROGRESS)
 _SECONDS = 10.0
 _STEP = 200
 _WRITTEN = "written"
+_PROCESSING = (TaskState.RUNNING, TaskState.PAUSED)
 """Name of a member's counter beside its tasks'."""
 _CONDITIONS = (
     EventKind.TASK_CORRUPTED,
@@ -213,6 +214,8 @@ class CoordinationLog:
 
     def _count(self, member: Member) -> None:
         for task, report in member.tasks.items():
+            if report.kind is TaskKind.ACTIVE and report.state not in _PROCESSING:
+                continue  # its committed offsets may not be read yet: from 0 to them it has read nothing
             count = report.offset_sum if report.kind is TaskKind.ACTIVE else report.position
             self._rates.add((member.identity, task, report.kind is TaskKind.ACTIVE), count, member.heartbeat_ms)
         if member.written is not None:

@@ -130,6 +130,9 @@ def test_rates_are_those_between_heartbeats_and_unknown_after_one(monkeypatch: p
     for second in (5, 0):
         for number in (1, 2) if second == 0 else (1,):
             read = TaskReport(kind=TaskKind.ACTIVE, state=TaskState.RUNNING, offset_sum=1000 - 2 * second, end_sum=1000, lag=0)
+            taken_over = msgspec.structs.replace(
+                read, offset_sum=0 if second else 7_000, state=TaskState.RESTORING if second else TaskState.RUNNING
+            )
             member = Member(
                 instance=f"a-{number}",
                 incarnation=1,
@@ -138,7 +141,7 @@ def test_rates_are_those_between_heartbeats_and_unknown_after_one(monkeypatch: p
                 pid=1,
                 state=State.RUNNING,
                 heartbeat_ms=now_ms - 1000 * second,
-                tasks={f"0_{number}": read},
+                tasks={f"0_{number}": read, "0_3": taken_over} if number == 1 else {f"0_{number}": read},
                 written=5000 - 100 * second,
             )
             log.apply(member.key, encode(member))
