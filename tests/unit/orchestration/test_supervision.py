@@ -184,9 +184,15 @@ def test_a_death_says_what_is_known(world: World, process: Callable[[], Process]
 def kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Writes what the kernel says of process 4711, so many seconds ago, in the namespace of its ids."""
 
-    def write(ago: float = 60, priority: int = 3, namespace: str = "pid:[4026531836]") -> None:
+    def write(ago: float = 60, priority: int = 3, namespace: str = "pid:[4026531836]", why: str = "Memory cgroup out of memory") -> None:
         log, link, killed_us = tmp_path / "kmsg", tmp_path / "ns", round((time.monotonic() - ago) * 1e6)
-        log.write_text(f"6,1,2,-;x\n{priority},2,{killed_us},-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB\n")
+        sizes = "total-vm:212404kB, anon-rss:101584kB, file-rss:23012kB, shmem-rss:0kB, UID:1000 pgtables:412kB oom_score_adj:0"
+        records = [
+            "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/pod,task_memcg=/pod,task=python,pid=4711,uid=1000",
+            "6,1,2,-;Tasks in /pod are going to be killed due to memory.oom.group set",  # in groups of version 2 only
+            f"{priority},2,{killed_us},-;{why}: Killed process 4711 (python) {sizes}",
+        ]
+        log.write_text("".join(f"{record}\n SUBSYSTEM=x\n" for record in records))
         link.unlink(missing_ok=True)
         link.symlink_to(namespace)
 
@@ -196,8 +202,11 @@ def kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return write
 
 
-def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, kernel_log: Callable[..., None]) -> None:
-    """By id and time: a record from before its creation, or from long after its last sign of life, is of another process with its id."""
+@pytest.mark.parametrize("why", ["Memory cgroup out of memory", "Out of memory"])
+def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, kernel_log: Callable[..., None], why: str) -> None:
+    """Groups of both versions, and the machine, write the same line (`mm/oom_kill.c`). It is known by id and time: a record from before the
+    creation of the process, or from long after its last sign of life, is of another one with its id."""
+    kernel_log(why=why)
     now = time.time()
 
     def end(pid: int = 4711, age: float = 90, heard: float | None = None) -> str | None:
