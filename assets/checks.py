@@ -74,7 +74,7 @@ def check_results(operations: Operations, application: Application, log: logging
     at = now()
     results, _, _ = look_at(operations, application, at, log, SilentBrokers())
     return (
-        *(_result(result, at) for result in results),
+        *(as_dagster(result, at) for result in results),
         alert_check.result(operations, application.id),
         rehearsal_check.result(operations.paths, application.id),
         rehearsal_check.audit_result(operations.paths, application.id),
@@ -111,7 +111,8 @@ def _dead(operations: Operations, known: Known) -> frozenset[str]:
     return frozenset(name for name, process in last.items() if process and process.pid == known.instances[name].pid and not process.alive)
 
 
-def _result(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
+def as_dagster(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
+    """Return the result of a check as Dagster shows it. `at`: now."""
     return dg.AssetCheckResult(
         asset_key=instances_key(result.application),
         check_name=result.name,
@@ -121,14 +122,16 @@ def _result(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
         metadata={
             **({"1 problems": dg.MetadataValue.md(live_metadata.breakable(_problems(result)))} if result.texts else {}),
             "2 looked at": _table(result),
-            "3 as of": dg.MetadataValue.timestamp(at),
+            "3 as of": dg.MetadataValue.timestamp(result.at or at),
             **_numbers(result),
         },
     )
 
 
 def _numbers(result: CheckResult) -> dict[str, dg.MetadataValue]:
-    """Return metadata under stable names, so that Dagster plots it."""
+    """Return metadata under stable names, so that Dagster plots it; a figure of the past is no point of the plot now."""
+    if result.unknown:
+        return dict(live_metadata.numbers(dict.fromkeys(result.numbers)))
     return {name: dg.MetadataValue.float(v) if isinstance(v, float) else dg.MetadataValue.int(v) for name, v in result.numbers.items()}
 
 
@@ -210,7 +213,7 @@ def reports(
         try:
             results, found, known = look_at(operations, application, at, log, brokers)
             shown = [
-                *(_result(result, at) for result in results),
+                *(as_dagster(result, at) for result in results),
                 alert_check.result(operations, application.id),
                 rehearsal_check.result(operations.paths, application.id),
                 rehearsal_check.audit_result(operations.paths, application.id),

@@ -39,7 +39,7 @@ class Row:
 class CheckResult:
     """Result of one check of one application. `alert`: the kind of alert to open for a problem; None if another alert covers it.
     `unknown`: why it is from the last known state only, whose problems may be over and which may hide others; empty if it is current.
-    `idle`: that nothing runs, if so."""
+    `idle`: that nothing runs, if so. `at`: as of when it is."""
 
     name: str
     application: str
@@ -49,6 +49,7 @@ class CheckResult:
     alert: str | None = None
     unknown: str = ""
     idle: str = ""
+    at: datetime | None = None
 
     @property
     def severity(self) -> Severity:

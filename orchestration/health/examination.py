@@ -65,7 +65,7 @@ def results_of(known: Known, unknown: str = "") -> list[CheckResult]:
     """Return the results of all checks. `unknown`: why the facts are not up to date, if so."""
     known = known.as_last_heard() if unknown else known
     idle = known.idle()
-    return [replace(check(known), unknown=unknown, idle=idle) for check in checks.ALL]
+    return [replace(check(known), unknown=unknown, idle=idle, at=known.at) for check in checks.ALL]
 
 
 def gather(session: Session, application: Application, at: datetime) -> Known:

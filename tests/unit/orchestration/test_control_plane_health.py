@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from sqlalchemy import select
 
+from penstock.assets import checks as asset_checks
 from penstock.assets.status import observations
 from penstock.orchestration.alerts.alert_text import next_commands
 from penstock.orchestration.database import ControlPlane
@@ -260,6 +262,11 @@ def test_a_check_says_that_nothing_runs_and_that_it_cannot_know(control_plane: C
     with control_plane.writing() as session:
         session.add(Instance(application="a", name="a-1", wanted=False, heartbeat_at=NOW - timedelta(hours=1), deaths=0))
     assert said() == {(True, "nothing runs: every instance is stopped")}
+    for unknown, at, figures in (("", NOW, {0}), ("no broker answers at x:1", NOW - timedelta(hours=1), {"unknown"})):
+        results = examine_one(A, control_plane, NOW, brokers=False, unknown=unknown)
+        shown = asset_checks.as_dagster(next(result for result in results if result.name == checks.LAG), NOW).metadata
+        assert shown["3 as of"] == dg.MetadataValue.timestamp(at), "no old state is shown as the state now"
+        assert {shown[name].value for name in ("lag", "lag_per_minute")} == figures, "nor is it a point of a plot"
     with control_plane.writing() as session:
         session.get_one(Instance, ("a", "a-1")).heartbeat_at = NOW
     assert "2 looked at, all well" in {text for _, text in said()}, "it runs, although it is not wanted"
