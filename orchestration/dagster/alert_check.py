@@ -44,7 +44,7 @@ _DECISIONS = {
 """Links that open a form which is filled in. They are longer than a page is wide, and Dagster shows a link of metadata as its address, so
 they are in one Markdown text, with names."""
 _TRIED = [("dry run", "nothing is changed; each step says what it would do:")]
-_REJECTED = [("reject", "the run-book is not executed. Write a reason: the alert shows it")]
+_REJECTED = [("reject", "the run-book is not executed. Write a reason and your name: the alert shows them")]
 """Comments of forms that execute nothing."""
 
 
