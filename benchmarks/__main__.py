@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, quotas, reports, restore, run, tables, wide
+from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, latency, quotas, reports, restore, run, tables, wide
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -11,6 +11,7 @@ app.command("checkpoints")(checkpoints.main)
 app.command("commits")(commits.main)
 app.command("gaps")(gaps.main)
 app.command("history")(history.main)
+app.command("latency")(latency.main)
 app.command("assign")(assign.main)
 app.command("board")(board.main)
 app.command("calls")(calls.main)

@@ -40,6 +40,8 @@ class Run(msgspec.Struct, frozen=True):
     """`statestore.checkpoint.interval.ms`; None: the default."""
     window_ms: int = WINDOW_MS
     """Size of the windows of `window`."""
+    linger_ms: int | None = None
+    """`linger.ms` of the producers; None: the default."""
 
     @classmethod
     def from_environment(cls) -> Run:
@@ -58,6 +60,8 @@ class Run(msgspec.Struct, frozen=True):
         }
         if not self.cache:
             config["statestore.cache.max.bytes"] = 0
+        if self.linger_ms is not None:
+            config["producer.linger.ms"] = self.linger_ms
         if self.checkpoint_ms is not None:
             config["statestore.checkpoint.interval.ms"] = self.checkpoint_ms
         return config
