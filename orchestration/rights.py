@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.runtime.kafka.offsets_topic import OFFSETS_TOPIC
 from penstock.runtime.topology.topology import Topology
 
 
@@ -117,6 +118,7 @@ def _operator(application: str, topology: Topology) -> Iterator[Right]:
     yield Right(Resource.GROUP, application, (Operation.READ, Operation.DELETE), "committed offsets: lag, shifts, reset")
     yield Right(Resource.GROUP, own, (Operation.READ, Operation.DELETE), "members", prefixed=True)
     yield Right(Resource.GROUP, "penstock-reader", (Operation.READ,), "readers, which join no group")
+    yield Right(Resource.TOPIC, OFFSETS_TOPIC, (Operation.DESCRIBE,), "check of commits whose transaction hangs")
     yield Right(Resource.TRANSACTIONAL_ID, own, (Operation.WRITE,), "dead letters, reset", prefixed=True)
     yield Right(Resource.CLUSTER, "kafka-cluster", (Operation.DESCRIBE_CONFIGS,), "check of offsets that expire")
 

@@ -16,6 +16,7 @@ from penstock.runtime.coordination.records import RESET, TOPOLOGY, Reset, Topolo
 from penstock.runtime.coordination.resets import unfinished
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.failures import with_remedy
+from penstock.runtime.kafka.offsets_topic import OFFSETS_TOPIC, offsets_of
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.events import events_topic
@@ -32,7 +33,8 @@ class BrokerFacts:
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     open_transactions: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """First offset of the oldest open transaction, of partitions that have one."""
+    """First offset of the oldest open transaction, of partitions that have one. In the partition of the committed offsets: only
+    while such a transaction contains offsets of this application."""
     cleanup_policies: Mapping[str, str] = field(default_factory=dict)
     offsets_retention_minutes: int | None = None
     unfinished_reset: str = ""
@@ -41,7 +43,7 @@ class BrokerFacts:
 
 def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str]) -> BrokerFacts:
     """Request the application's committed offsets, the bounds and open transactions of its input partitions, changelogs, events and
-    coordination topic, and configurations. Raises BrokerUnavailableError."""
+    coordination topic, transactions that contain its committed offsets, and configurations. Raises BrokerUnavailableError."""
     config = application.streams_config()
     topics = TopicAdmin(config)
     admin = AdminClient(application.connection.client({"log_level": 2}))
@@ -64,13 +66,19 @@ def ask_broker(application: Application, changelogs: Iterable[TopicPartition], g
     known |= inputs
     partitions |= {TopicPartition(name, number) for name, topic in inputs.items() for number in range(topic.partitions)}
     there = [each for each in partitions if each.topic in known and each.partition < known[each.topic].partitions]
+    offsets = {offsets_of(application.id, count) for count in topics.partition_counts([OFFSETS_TOPIC]).values()}
+    processed = list(there)
+    there += offsets
     marks = topics.high_watermarks(there)  # before the ends: what is written in between is no open transaction
     ends = topics.end_offsets(there)
+    unfinished_transactions = {each: end for each, end in ends.items() if end < marks[each]}
+    if offsets & unfinished_transactions.keys() and not topics.has_pending_offsets(application.id, processed):
+        unfinished_transactions = {each: end for each, end in unfinished_transactions.items() if each not in offsets}  # another group's
     return BrokerFacts(
         committed=committed,
         starts=topics.start_offsets(there),
         ends=ends,
-        open_transactions={each: end for each, end in ends.items() if end < marks[each]},
+        open_transactions=unfinished_transactions,
         cleanup_policies={topic: known[topic].config.get("cleanup.policy", "") for topic in global_topics if topic in known},
         offsets_retention_minutes=retention,
         unfinished_reset="" if reset is None or reset.ended else unfinished(reset, application.id),

@@ -17,6 +17,7 @@ from penstock.orchestration.database.models import Checkpoint, Instance, Task, i
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health.broker_facts import BrokerFacts
+from penstock.runtime.kafka.offsets_topic import OFFSETS_TOPIC
 from penstock.runtime.kafka.throttling import quotas_shown, throttled
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
@@ -479,9 +480,12 @@ def _transaction_row(known: Known, partition: TopicPartition, offset: int, timeo
     minutes = (timeout + _END_SECONDS) // 60  # the tool's own default is 15: until then it would list nothing
     find = f"{tool} find-hanging {at} --max-transaction-timeout {minutes}"
     abort = f"{tool} abort {at} --start-offset {offset}"
+    waits = f"nothing behind offset {offset} is read"
+    if topic == OFFSETS_TOPIC:
+        waits = "it contains committed offsets, for which a task that moves to an instance waits"
     problem = (
         f"{known.application.id}: a transaction in {topic}-{number} has been open for {seconds} s (transaction.timeout.ms: {timeout} s); "
-        f"nothing behind offset {offset} is read. See whether it hangs: `{find}`. If it is listed, with its producer's id, abort it: "
+        f"{waits}. See whether it hangs: `{find}`. If it is listed, with its producer's id, abort it: "
         f"`{abort}` (first read `penstock docs recovery`, 'Hanging transactions')"
     )
     return Row(cells, Severity.ERROR, problem, (find, "# it is listed: read `penstock docs recovery`, 'Hanging transactions'; then", abort))

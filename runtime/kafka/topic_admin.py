@@ -320,6 +320,21 @@ class TopicAdmin:
                 found[TopicPartition(at.topic, at.partition)] = NextOffset(at.offset)
         return found
 
+    def has_pending_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
+        """Return True if an open transaction contains offsets of these partitions in a group, whose coordinator has answered before
+        (`committed_offsets`). Without the partitions, brokers would not list the first offset of one. Raises BrokerUnavailableError,
+        StreamsError."""
+        asked = [ClientPartition(*partition) for partition in partitions]
+        if not asked:
+            return False
+        what, request = f"list stable offsets of group {group}", [ConsumerGroupTopicPartitions(group, asked)]
+
+        def ask() -> list[ClientPartition]:
+            (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=True)).values()
+            return self._wait(what, future, f"Read on group {group}").topic_partitions or []
+
+        return any(Meaning.OFFSETS_PENDING in meaning(at.error) for at in self._once_loaded(ask))
+
     def last_committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of partitions, ignoring open transactions. Waits at most `SHORT_ANSWER_SECONDS`, because it is
         called during a transaction. Raises BrokerUnavailableError, StreamsError.

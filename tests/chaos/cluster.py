@@ -28,6 +28,7 @@ from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.tools import run_tool
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.coordination.records import Member
+from penstock.runtime.kafka.offsets_topic import partition_of
 from tests.chaos.feeder import Feeder
 from tests.chaos.fleet import (
     COMMIT_MS,
@@ -195,7 +196,7 @@ class _Scene:
     def _leader(self, topic: str, key: str) -> EmbeddedBroker:
         """The broker that coordinates a group or a transactional id."""
         partitions = self.broker.admin.list_topics(topic, timeout=10).topics[topic].partitions
-        return self.cluster.brokers[partitions[_java_hash(key) % len(partitions)].leader - 1]
+        return self.cluster.brokers[partitions[partition_of(key, len(partitions))].leader - 1]
 
     def _controller(self) -> EmbeddedBroker:
         status = self._tool("kafka-metadata-quorum", "describe", "--status")
@@ -249,11 +250,3 @@ class _Scene:
         self.cluster.proxies[1].cut()
         time.sleep(CUT_SECONDS)
         self.cluster.proxies[1].heal()
-
-
-def _java_hash(text: str) -> int:
-    """`Utils.abs(text.hashCode())`"""
-    value = 0
-    for char in text:
-        value = (31 * value + ord(char)) & 0xFFFFFFFF
-    return 0 if value == 0x80000000 else abs(value - (1 << 32) if value >= 1 << 31 else value)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions
 from sqlalchemy import select
@@ -161,12 +162,15 @@ def test_a_transaction_that_no_coordinator_knows_is_found_and_ended_by_the_comma
         producer.begin_transaction()
         producer.produce(topic, b"{}", key=b"lost", partition=0, timestamp=time.time_ns() // 1_000_000 - 120_000)
         assert producer.flush(20) == 0
+        group = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": application.id})
+        producer.send_offsets_to_transaction([ClientPartition(topic, 0, 0)], group.consumer_group_metadata(), 20)
+        group.close()
         own_broker.stop()
         for log in (own_broker.data_dir / "log").glob("__transaction_state-*"):
             shutil.rmtree(log)
         own_broker.start()
         broker.produce(topic, [("key", "{}")])
-        project.operations.start(application.instances[0], actor="ann")
+        process, _ = project.operations.launcher.start(application, application.instances[0])
 
         def look(minutes: int) -> CheckResult:
             project.feed()
@@ -181,17 +185,24 @@ def test_a_transaction_that_no_coordinator_knows_is_found_and_ended_by_the_comma
             with control_plane.reading() as session:
                 return session.scalars(select(Alert).where(Alert.kind == "HANGING_TRANSACTION")).one()
 
+        both = {topic, "__consumer_offsets"}
+        wait_until(lambda: both <= {row.cells["topic"] for row in look(0).rows}, 60, "the first record of the topology, with its inputs")
         assert look(0).passed
         found = look(2)
-        assert f"a transaction in {topic}-0 " in alert().title and not found.passed
-        find, _, abort = alert_text.next_commands(alert())
+        assert not found.passed
+        of_offsets, of_input = found.texts
+        assert f"a transaction in {topic}-0 " in of_input and "it contains committed offsets" in of_offsets
+        _, _, abort_commit, find, _, abort = alert_text.next_commands(alert())
         assert broker.consume(out) == [], "the reader waits"
         header, *listed = tool_says(find)
         assert [line.split()[:2] for line in listed] == [[topic, "0"]] and "ProducerId" in header
         tool_says(abort)
+        assert broker.consume(out) == [], "the task waits for its committed offset"
+        tool_says(abort_commit)
         wait_until(lambda: len(broker.consume(out)) == 1, 30, "the result of what stands behind the transaction")
         assert len(tool_says(find)) == 1, "only the header"
         assert look(4).passed and alert().resolved_at is not None
+        assert process.alive
 
 
 def test_input_partitions_that_no_task_reads_are_an_alert_and_a_failing_check_until_each_has_a_task(

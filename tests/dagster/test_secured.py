@@ -478,7 +478,11 @@ _OTHER_COMMANDS = {
     "Read on group penstock-reader": ("status",),
 }
 """Than a reset, which needs most rights."""
-_OF_HEALTH_CHECKS = ("DescribeConfigs on cluster kafka-cluster", "DescribeConfigs on topic of-APP-in")
+_OF_HEALTH_CHECKS = (
+    "Describe on topic __consumer_offsets",
+    "DescribeConfigs on cluster kafka-cluster",
+    "DescribeConfigs on topic of-APP-in",
+)
 
 
 def board_says(project: Project) -> str:
@@ -563,6 +567,7 @@ _OF_CONTROL_PLANE: Mapping[str, Sequence[tuple[str, ...]]] = {
     "Create on topic APP-": (_SKIP,),
     "DescribeConfigs on topic APP-": (_CHECKS,),
     "Read on group penstock-reader": (_SKIP, _REPLAY, ("describe", "APP")),
+    "Describe on topic __consumer_offsets": (_CHECKS,),
     "Write on transactional-id APP-": (_SKIP, _REPLAY),
     "DescribeConfigs on cluster kafka-cluster": (_CHECKS,),
 }
