@@ -24,6 +24,7 @@ from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.clients import QUIET, tail_consumer
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.topic_admin import TopicAdmin
@@ -200,7 +201,7 @@ class Follower:
             self._state.coordination(message.key(), message.value())
 
     def _unavailable(self, error: KafkaException) -> str:
-        why = cause(self._application, str(self._config["bootstrap.servers"]), error, *self._topics)
+        why = cause(self._application, Connection.of(self._config.consumer_properties("main")), error, *self._topics)
         return f"{why[0].upper()}{why[1:]}"
 
     # -- offsets ---------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from penstock.runtime.model.errors import BrokerUnavailableError
 FROM_START = 0
 READER_GROUP = "penstock-reader"
 """Name of the group of readers that join none: the client library requires one."""
-_SECONDS = 30.0
+_SECONDS, _REFUSAL_SECONDS = 30.0, 2.0
+_REFUSED = Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED
 WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
 
 
@@ -55,21 +56,40 @@ def new_reader(connection: Connection, group: str = READER_GROUP) -> Consumer:
     return followed(FollowedConsumer(properties), properties)
 
 
-def unreadable(application_id: str, servers: str, error: KafkaException, *topics: str, group: str = READER_GROUP) -> BrokerUnavailableError:
+def unreadable(
+    application_id: str, connection: Connection, error: KafkaException, *topics: str, group: str = READER_GROUP
+) -> BrokerUnavailableError:
     """Return the error for topics of an application that cannot be read: no broker answers, or they do not let this client."""
-    return BrokerUnavailableError(f"{application_id}: {cause(application_id, servers, error, *topics, group=group)}")
+    return BrokerUnavailableError(f"{application_id}: {cause(application_id, connection, error, *topics, group=group)}")
 
 
-def cause(application_id: str, servers: str, error: KafkaException, *topics: str, group: str = READER_GROUP) -> str:
+def cause(application_id: str, connection: Connection, error: KafkaException, *topics: str, group: str = READER_GROUP) -> str:
     """Return why topics of an application cannot be read, and the command that may help. `group`: that of the reader."""
-    inner = error.args[0]
+    servers, inner = connection.servers, error.args[0]
     if not isinstance(inner, KafkaError):
         return f"no broker answers at {servers} ({error}){start_hint(servers)}"
-    if meaning(inner) & (Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED):
+    if not meaning(inner) & _REFUSED:
+        inner = _refusal(connection) or inner
+    if meaning(inner) & _REFUSED:
         right = f"Read on topic {topics[0] if len(topics) == 1 else f'{application_id}-*'}"
         said = with_remedy(inner, right, f"Read on group {group}")
         return f"the brokers at {servers} do not let this client read {' and '.join(topics)} ({said})"
     return f"no broker answers at {servers} ({inner.str()}){start_hint(servers)}"
+
+
+def _refusal(connection: Connection) -> KafkaError | None:
+    """Return with what the brokers refuse this client's login or certificate. A request fails without a word of that: librdkafka tries to
+    connect until the request's time is over, and reports refusals apart."""
+    if connection.is_plain:
+        return None
+    heard: list[KafkaError] = []
+    settings: dict[str, object] = {**connection.client({"log_level": 2}), "error_cb": heard.append}
+    admin = AdminClient(settings)  # type: ignore[arg-type]  # the client's types do not know of callbacks
+    try:
+        admin.list_topics(timeout=_REFUSAL_SECONDS)
+    except KafkaException:  # it is known already that no broker answers
+        admin.poll(0)
+    return next((error for error in heard if Meaning.CLIENT_REFUSED in meaning(error)), None)
 
 
 def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:

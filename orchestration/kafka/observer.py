@@ -307,7 +307,7 @@ class Observer:
             with reader(self._connection) as consumer:
                 yield consumer, {name: len(found.partitions) for name, found in topics.items()}
         except KafkaException as error:
-            raise unreadable(self.application, self._connection.servers, error, topic) from error
+            raise unreadable(self.application, self._connection, error, topic) from error
 
 
 def decode_event(value: object) -> Event | None:

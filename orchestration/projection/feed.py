@@ -200,7 +200,7 @@ class Feed:
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
         group = f"{self._application.id}-feed"
-        return unreadable(self._application.id, self._application.bootstrap_servers, error, *self._topics, group=group)
+        return unreadable(self._application.id, self._application.connection, error, *self._topics, group=group)
 
 
 class SilentBrokers:

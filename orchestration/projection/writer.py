@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from penstock.orchestration.database.models import GLOBAL_KIND, Checkpoint, Instance, Task, from_ms, global_task
@@ -103,12 +103,39 @@ def _apply_pause(session: Session, application: str, event: Event, at: datetime,
     if task.updated_at > at:
         return
     task.state, task.updated_at = state.value, at
-    paused = event.payload if state is TaskState.PAUSED else {}
-    topic, partition, offset = paused.get("topic"), paused.get("partition"), paused.get("offset")
-    task.paused_topic = topic if isinstance(topic, str) else None
-    task.paused_partition = partition if isinstance(partition, int) else None
-    task.paused_offset = offset if isinstance(offset, int) else None
-    task.paused_at = at if state is TaskState.PAUSED else None
+    if state is not TaskState.PAUSED:
+        _resumed(task)
+        for elsewhere in session.scalars(_elsewhere(task)):
+            _resumed(elsewhere)
+        return
+    topic, partition, offset = (event.payload.get(name) for name in ("topic", "partition", "offset"))
+    _paused(
+        session,
+        task,
+        topic if isinstance(topic, str) else None,
+        partition if isinstance(partition, int) else None,
+        offset if isinstance(offset, int) else None,
+        at,
+    )
+
+
+def _paused(session: Session, task: Task, topic: str | None, partition: int | None, offset: int | None, at: datetime) -> None:
+    """Set where the task is paused, and since when. A task that moves pauses again before the same record, and is held up since the first
+    time."""
+    here = (topic, partition, offset)
+    rows = [task, *session.scalars(_elsewhere(task))]
+    pauses = [row.paused_at for row in rows if (row.paused_topic, row.paused_partition, row.paused_offset) == here and row.paused_at]
+    task.paused_topic, task.paused_partition, task.paused_offset = here
+    task.paused_at = min([at, *pauses]) if topic is not None else at
+
+
+def _elsewhere(task: Task) -> Select[Task]:
+    """Return the rows of a task that other instances have run."""
+    return select(Task).where(Task.application == task.application, Task.task == task.task, Task.instance != task.instance)
+
+
+def _resumed(task: Task) -> None:
+    task.paused_topic = task.paused_partition = task.paused_offset = task.paused_at = None
 
 
 def store_coordination(session: Session, application: str, key: bytes, value: bytes | None) -> None:
@@ -153,7 +180,7 @@ def _apply_member(session: Session, application: str, member: records.Member) ->
             opened.kind, opened.state, opened.lag = GLOBAL_KIND, report.state.value, report.lag
             _apply_position(opened, report.position, report.end, report.checkpoint_ms, at)
         else:
-            _apply_report(opened, report, at)
+            _apply_report(session, opened, report, at)
         opened.worker, opened.incarnation, opened.updated_at = member.worker, member.incarnation, at
 
 
@@ -215,17 +242,14 @@ def _close_tasks(session: Session, application: str, instance: str, at: datetime
         task.state, task.updated_at = TaskState.CLOSED.value, at
 
 
-def _apply_report(task: Task, report: records.TaskReport, at: datetime) -> None:
+def _apply_report(session: Session, task: Task, report: records.TaskReport, at: datetime) -> None:
     task.kind, task.state, task.lag = report.kind.value, report.state.value, report.lag
     _apply_position(task, report.offset_sum, report.end_sum, report.checkpoint_ms, at, stateful=report.stateful)
     paused = report.paused
-    task.paused_topic = None if paused is None else paused.topic
-    task.paused_partition = None if paused is None else paused.partition
-    task.paused_offset = None if paused is None else paused.offset
     if paused is None:
-        task.paused_at = None
-    elif paused.since_ms is not None:
-        task.paused_at = from_ms(paused.since_ms)
+        _resumed(task)
+    else:
+        _paused(session, task, paused.topic, paused.partition, paused.offset, at if paused.since_ms is None else from_ms(paused.since_ms))
 
 
 def _apply_position(task: Task, offsets: int, ends: int, checkpoint_ms: int | None, at: datetime, *, stateful: bool = True) -> None:

@@ -43,11 +43,15 @@ class Connection:
         """Return the properties of a client that has this connection, with the login that files contain now."""
         return {"bootstrap.servers": self.servers, **current(self.settings), **properties}
 
+    @property
+    def is_plain(self) -> bool:
+        """True if clients connect without TLS and without a login."""
+        return str(self.settings.get("security.protocol", "plaintext")).lower() == "plaintext"
+
     def tool(self, name: str) -> str:
         """Return the beginning of the command line of one of Kafka's own tools, for messages. `admin.properties` stands for the login of an
         administrator, if the brokers want one."""
-        plain = str(self.settings.get("security.protocol", "plaintext")).lower() == "plaintext"
-        return f"{name} --bootstrap-server {self.servers}{'' if plain else ' --command-config admin.properties'}"
+        return f"{name} --bootstrap-server {self.servers}{'' if self.is_plain else ' --command-config admin.properties'}"
 
     def __str__(self) -> str:
         return self.servers

@@ -260,6 +260,8 @@ def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project
     secured.start()
     log = project.operations.paths.log_path(name)
     wait_until(lambda: "Authentication failed" in log.read_text(), 60, "a refusal")
+    refused = penstock("status").output
+    assert "do not let this client read" in refused and "uthentication failed" in refused and "no broker answers" not in refused
     (tmp_path / "new").write_text(NEW_PASSWORD)
     (tmp_path / "new").replace(tmp_path / FILE)
     goes_through(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 import msgspec
 import pytest
@@ -91,6 +92,21 @@ def test_a_pause_holds_whichever_of_its_two_records_is_read_first(control_plane:
     assert (task(control_plane).state, task(control_plane).paused_offset) == ("PAUSED", 5)
     coordinate(control_plane, member(3_000, t0_0=report(TaskState.RUNNING)))
     assert (task(control_plane).state, task(control_plane).paused_offset) == ("RUNNING", None)
+
+
+def test_a_pause_is_as_old_as_the_first_one_before_its_record_wherever_the_task_runs(control_plane: ControlPlane) -> None:
+    def on(name: str, at_ms: int, offset: int) -> datetime | None:
+        paused = report(TaskState.PAUSED, paused=PausedAt(topic="in", partition=0, offset=offset, since_ms=at_ms - 100))
+        coordinate(control_plane, replace(member(at_ms, t0_0=paused), instance=name))
+        with control_plane.reading() as session:
+            return session.get_one(Task, ("a", "0_0", name)).paused_at
+
+    assert on("a-1", 1_000, 5) == from_ms(900)
+    coordinate(control_plane, member(2_000))
+    assert on("a-2", 5_000, 5) == from_ms(900), "it has moved"
+    assert on("a-2", 6_000, 9) == from_ms(5_900), "another record"
+    tell(control_plane, 7_000, EventKind.TASK_RESUMED, {})
+    assert on("a-2", 8_000, 5) == from_ms(7_900), "the record was passed meanwhile"
 
 
 def test_a_task_that_is_no_longer_reported_is_closed_and_where_it_was_paused_is_kept(control_plane: ControlPlane) -> None:
