@@ -45,6 +45,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic, feed
 from benchmarks.measure import POLL_SECONDS, ROOT, MeasurementError
+from benchmarks.pages import put
 from benchmarks.run_tables import COMMIT_MS
 from benchmarks.workloads import COMMITS_FILE, Run
 from penstock import serdes
@@ -304,10 +305,7 @@ def _one_checkpoint() -> str:
 
 
 def _write(text: str, rows: Sequence[Row]) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+    put(PAGE, BEGIN, text, END)
     names = [row.name for row in rows]
 
     def medians(value: Callable[[Row], list[float]]) -> list[float]:

@@ -37,6 +37,7 @@ from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic
 from benchmarks.gap_fleet import Instances
 from benchmarks.measure import ROOT, MeasurementError
+from benchmarks.pages import put
 from benchmarks.updates import EachOnce, Load, Watch
 from penstock.orchestration.drawing.bars import Bars, bars
 from penstock.orchestration.drawing.console import stdout_console
@@ -249,10 +250,7 @@ def _name(size: int) -> str:
 
 
 def _write(text: str, gaps: Gaps, sizes: list[int]) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+    put(PAGE, BEGIN, text, END)
     names = ["none" if size == 0 else f"{size:,}" for size in sizes]
     charts = [
         Bars(f"{event}, ms", names, [max(gaps.get((event, size), [0.0])) for size in sizes])

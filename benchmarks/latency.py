@@ -16,7 +16,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -27,8 +27,10 @@ from rich.console import Console
 
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic
-from benchmarks.measure import ROOT, MeasurementError
+from benchmarks.measure import ROOT, MeasurementError, end
+from benchmarks.pages import put
 from benchmarks.peers.programs import PENSTOCK, PROGRAMS
+from benchmarks.run_tables import COMMIT_MS
 from benchmarks.updates import EachOnce, Load, Watch
 from benchmarks.workloads import Run
 from penstock.orchestration.drawing.console import stdout_console
@@ -40,7 +42,6 @@ RATES = (2_000, 20_000, 100_000)
 SETTINGS_RATE = 5_000
 KEYS = 20_000
 READY_SECONDS, LATE_SECONDS = 60.0, 3.0
-COMMIT_MS = {True: 100, False: 1000}
 SETTINGS: tuple[tuple[bool, int, int | None], ...] = (
     (True, 250, None),
     (True, 100, None),
@@ -97,24 +98,22 @@ def main(
     """Measure the time from a record to its result. Exit status 1 if a result is wrong or a program fails."""
     console = stdout_console()
     programs = (PENSTOCK, BESIDE) if beside else (PENSTOCK,)
-    trials = [Trial(program, eos, each, COMMIT_MS[eos]) for eos in (True, False) for each in rate or RATES for program in programs]
-    if settings:
-        trials += [Trial(PENSTOCK, eos, SETTINGS_RATE, commit_ms, linger_ms) for eos, commit_ms, linger_ms in SETTINGS]
-    results: Results = {}
+    of_rates = [Trial(program, eos, each, COMMIT_MS[eos]) for eos in (True, False) for each in rate or RATES for program in programs]
+    of_settings = [Trial(PENSTOCK, eos, SETTINGS_RATE, commit_ms, linger_ms) for eos, commit_ms, linger_ms in SETTINGS if settings]
     try:
         commands = {name: PROGRAMS[name].command() for name in programs}
         with broker_for(bootstrap, console) as servers:
-            for trial in trials:
-                results[trial] = _measure(console, servers, trial, commands[trial.program], seconds)
+            rates, others = (
+                {trial: _measure(console, servers, trial, commands[trial.program], seconds) for trial in trials}
+                for trials in (of_rates, of_settings)
+            )
     except (BrokerError, JarsError, MeasurementError) as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(1) from error
-    shown = text(results, seconds)
+    shown = text(rates, others, seconds)
     console.print(shown, soft_wrap=True, markup=False)
     if write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{shown}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        put(PAGE, BEGIN, shown, END)
 
 
 def _measure(console: Console, servers: str, trial: Trial, command: Sequence[str], seconds: float) -> Latency | None:
@@ -133,7 +132,7 @@ def _measure(console: Console, servers: str, trial: Trial, command: Sequence[str
                 errors.seek(0)
                 raise MeasurementError(f"{what}: {error}\n{errors.read()[-2000:].decode(errors='replace')}") from error
             finally:
-                process.kill()
+                end(process)
     console.print(f"{what}: {'does not keep up' if found is None else f'p50 {found.p50:.0f}, p99 {found.p99:.0f} ms'}")
     return found
 
@@ -201,26 +200,21 @@ def _guarantee(trial: Trial) -> str:
     return "exactly once" if trial.eos else "at least once"
 
 
-def text(results: Results, seconds: float) -> str:
+def text(rates: Results, settings: Results, seconds: float) -> str:
     """Return the tables for the page, in Markdown."""
-    beside = {trial for trial in results if trial.program == BESIDE}
-    of_rates = [trial for trial in results if trial.program == PENSTOCK and trial.linger_ms is None and trial.rate != SETTINGS_RATE]
-    settings = [trial for trial in results if trial.program == PENSTOCK and trial.rate == SETTINGS_RATE]
-    lines: list[str] = []
-    if of_rates:
-        lines += [
-            f"Milliseconds from record to result, of the second half of {seconds:.0f} s; processors used:",
-            "",
-            "| | records/s | p50 | p99 | longest | processors | Kafka Streams: p50 | p99 | longest | processors |",
-            f"|{'---|' * 10}",
-        ]
-    for trial in of_rates:
-        other = Trial(BESIDE, trial.eos, trial.rate, trial.commit_ms)
-        cells = [*_cells(results[trial]), *(_cells(results[other]) if other in beside else NOTHING)]
+    lines = [
+        f"Milliseconds from record to result, of the second half of {seconds:.0f} s; processors used:",
+        "",
+        "| | records/s | p50 | p99 | longest | processors | Kafka Streams: p50 | p99 | longest | processors |",
+        f"|{'---|' * 10}",
+    ]
+    for trial in (trial for trial in rates if trial.program == PENSTOCK):
+        other = replace(trial, program=BESIDE)
+        cells = [*_cells(rates[trial]), *(_cells(rates[other]) if other in rates else NOTHING)]
         lines.append(_line([_guarantee(trial), f"{trial.rate:,}", *cells]))
     if settings:
         lines += [
-            *([""] if lines else []),
+            "",
             f"With other settings, at {SETTINGS_RATE:,} records/s:",
             "",
             "| | `commit.interval.ms` | `linger.ms` | p50 | p99 | longest | processors |",
@@ -228,7 +222,7 @@ def text(results: Results, seconds: float) -> str:
         ]
     for trial in settings:
         linger = "default" if trial.linger_ms is None else str(trial.linger_ms)
-        lines.append(_line([_guarantee(trial), str(trial.commit_ms), linger, *_cells(results[trial])]))
+        lines.append(_line([_guarantee(trial), str(trial.commit_ms), linger, *_cells(settings[trial])]))
     return "\n".join(lines)
 
 

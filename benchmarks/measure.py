@@ -64,10 +64,11 @@ def measure(command: Sequence[str], run: Run, truth: Truth, timeout: float, prog
         try:
             return _watch(process, errors, run, truth, time.monotonic() + timeout, progress)
         finally:
-            _end(process)
+            end(process)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a program: SIGTERM, and kill -9 after `END_SECONDS`."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(END_SECONDS)

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.measure import ROOT, Measurement
+from benchmarks.pages import put
 from benchmarks.peers.programs import BY_HAND, PENSTOCK, PROGRAMS
 from penstock.orchestration.drawing.bars import Bars, bars
 
@@ -50,10 +51,7 @@ Results = dict[tuple[str, str], list[Measurement]]
 
 def write(results: Results, records: int, repeats: int) -> None:
     """Write the table and the plot into docs/."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text(results, records, repeats)}\n{END}{after}", encoding="utf-8")
+    put(PAGE, BEGIN, text(results, records, repeats), END)
     names = list(dict.fromkeys(name for name, _ in results))
     charts = []
     for other in _others(results):

@@ -34,6 +34,7 @@ from rich.console import Console
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic, write
 from benchmarks.measure import ROOT, MeasurementError
+from benchmarks.pages import put
 from benchmarks.table_rows import CHANGED, FACTORY, STORE, TOPIC, Sums, build, changes, orders, sums, truth
 from penstock.assets.spark.changelog import incremental
 from penstock.assets.spark.changelog.reading import read_changelog
@@ -93,9 +94,7 @@ def main(
     text = table(results, rows, repeats)
     console.print(text, soft_wrap=True)
     if write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}", encoding="utf-8")
+        put(PAGE, BEGIN, text, END)
         console.print(f"written: {PAGE}")
 
 

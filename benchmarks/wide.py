@@ -31,6 +31,7 @@ from benchmarks.brokers import broker_for
 from benchmarks.data import create_topic, profiles, wide_records
 from benchmarks.data import write as write_rows
 from benchmarks.measure import ROOT, Measurement, MeasurementError, measure
+from benchmarks.pages import put
 from benchmarks.peers.programs import PENSTOCK, PROGRAMS
 from benchmarks.run_tables import COMMIT_MS
 from benchmarks.truth import DOUBLE, LONG, Output, amount
@@ -133,9 +134,7 @@ def main(
         raise typer.Exit(1) from error
     console.print(_shown(results))
     if write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text(results)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        put(PAGE, BEGIN, text(results), END)
     wrong = [f"{kind} over {number:,} keys, {program}" for (number, kind, program), runs in results.items() if _wrong(runs)]
     if wrong:
         console.print(f"[red]results are wrong: {'; '.join(wrong)}[/red]")

@@ -39,7 +39,7 @@ def text(value: str) -> dg.TextMetadataValue:
 
 _CODE = re.compile(r"(?<![`\\])(`[^`]+`)(?!`)")
 _ESCAPED = re.compile(r"^[#>+-]|^\d+[.)]|[*`<\[\]~]|\\(?=[!-/:-@\[-`{-~])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
-"""What Markdown reads as mark-up within a line, outside of code: `_` not inside of words, as in names of tasks."""
+"""What Markdown reads as markup within a line, outside of code: `_` not inside of words, as in names of tasks."""
 
 
 def sentence(value: str) -> str:

@@ -44,8 +44,9 @@ FREQUENT = (EventKind.CHECKPOINT, EventKind.RESTORE_PROGRESS)
 _SECONDS = 10.0
 _STEP = 200
 _WRITTEN = "written"
-_PROCESSING = (TaskState.RUNNING, TaskState.PAUSED)
 """Name of a member's counter beside its tasks'."""
+_PROCESSING = (TaskState.RUNNING, TaskState.PAUSED)
+"""States of active tasks whose committed offsets are read."""
 _CONDITIONS = (
     EventKind.TASK_CORRUPTED,
     EventKind.OFFSET_MOVED,

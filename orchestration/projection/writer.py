@@ -123,10 +123,16 @@ def _paused(session: Session, task: Task, topic: str | None, partition: int | No
     """Set where the task is paused, and since when. A task that moves pauses again before the same record, and is held up since the first
     time."""
     here = (topic, partition, offset)
-    rows = [task, *session.scalars(_elsewhere(task))]
-    pauses = [row.paused_at for row in rows if (row.paused_topic, row.paused_partition, row.paused_offset) == here and row.paused_at]
-    task.paused_topic, task.paused_partition, task.paused_offset = here
-    task.paused_at = min([at, *pauses]) if topic is not None else at
+    if _place(task) != here:
+        task.paused_topic, task.paused_partition, task.paused_offset = here
+        elsewhere = [row.paused_at for row in session.scalars(_elsewhere(task)) if _place(row) == here and row.paused_at is not None]
+        task.paused_at = min([at, *elsewhere])
+    elif task.paused_at is None or task.paused_at > at:
+        task.paused_at = at
+
+
+def _place(task: Task) -> tuple[str | None, int | None, int | None]:
+    return task.paused_topic, task.paused_partition, task.paused_offset
 
 
 def _elsewhere(task: Task) -> Select[Task]:

@@ -4,10 +4,10 @@ Each value has the next sequence number, so nothing is overwritten, and a null v
 
 For every record a join reads all values of one key in a range of time. A range over staging and RocksDB's segments costs some tens of
 microseconds in Python, ten times the join itself. So the rows of a key stay in memory once they were read, in the order of time, and new
-rows are added to them: a range is two bisections. They take a share of the read cache's budget and are dropped all together when they have
-used it up. A key that is not in memory has no rows at all once stream time is further from that moment than the life of rows, so most keys
-are never read from disk. (Rejected: using the entries of the common read cache. They are found by whole store keys, which a join does not
-know.)
+rows are added to them: a range is two bisections. They take a share of the read cache's budget. When they have used it up, those of keys
+whose last row is expired are dropped; if that is not half of them, all are. A key that is not in memory has no rows at all once stream time
+is further from that moment than the life of rows, so most keys are never read from disk. (Rejected: using the entries of the common read
+cache. They are found by whole store keys, which a join does not know.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from penstock.runtime.stores.staging import ENTRY_BYTES
 from penstock.runtime.stores.window import LAST_SEQUENCE, StagedWindowStore
 
 _SEQUENCE = Struct(">i")
-_suffix = keys.pack_window_suffix
 _SEQUENCE_META = "sequence-number"
 
 
@@ -89,7 +88,7 @@ class StagedDuplicatesStore(StagedWindowStore):
         if budget.used > half and self._rows_bytes > share:
             budget.used -= self._rows_bytes
             self._forget_expired_rows()
-            if self._rows_bytes > share // 2:  # else the expired ones would be looked for again soon
+            if self._rows_bytes > share // 2:  # or expired ones would be looked for again soon
                 self._forget_rows()
             budget.used += self._rows_bytes
         self._counted = self._rows_bytes
@@ -136,7 +135,7 @@ class StagedDuplicatesStore(StagedWindowStore):
             return self.persistent and time // length >= live_after // length
         if time < self._staged_from:
             self._staged_from = time
-        staged = self._stage_new(key + _suffix(time, sequence), value, timestamp)
+        staged = self._stage_new(key + keys.pack_window_suffix(time, sequence), value, timestamp)
         rows = self._rows.get(key)
         if rows is None:
             if self._oldest() > self._known_after:
@@ -158,7 +157,7 @@ class StagedDuplicatesStore(StagedWindowStore):
 
     def values_between(self, key: bytes, first: int, last: int) -> Iterable[tuple[int, object]]:
         """Return (time, value) of a key's values from `first` to `last` (ms, inclusive), in the order of time and then of insertion."""
-        oldest = self._time.now - self._retention + 1  # `_oldest`, whose call would cost a tenth of this method
+        oldest = self._time.now - self._retention + 1  # `_oldest`, without the call
         if oldest < 0:
             oldest = 0
         rows = self._rows.get(key)

@@ -103,31 +103,27 @@ class RocksSegments(RocksStore):
             self._changes += 1
 
     def _add(self, batch: WriteBatch, entries: Entries) -> None:
-        rows = sorted(entries, key=BY_KEY)
-        if not rows:
-            return
         put, delete = batch.put, batch.delete
-        time, number_of = self._time, self._number_of
-        starts = [key[time] for key, _ in rows]
-        number = number_of(min(starts))
-        if number == number_of(max(starts)):  # most batches: a segment is much longer than the time between two commits
-            handle = self._handle_for(number)
+        for segment, rows in self._by_segment(sorted(entries, key=BY_KEY)).items():
+            handle = self._handle_for(segment)
             for key, value in rows:
                 if value is None:
                     delete(key, handle)
                 else:
                     put(key, value, handle)
-            return
-        handles: dict[bytes, ColumnFamily] = {}
-        for key, value in rows:
-            start = key[time]
-            family = handles.get(start)
-            if family is None:
-                family = handles[start] = self._handle_for(number_of(start))
-            if value is None:
-                delete(key, family)
-            else:
-                put(key, value, family)
+
+    def _by_segment(self, rows: list[tuple[bytes, bytes | None]]) -> dict[int, list[tuple[bytes, bytes | None]]]:
+        if not rows:
+            return {}
+        starts = [key[self._time] for key, _ in rows]
+        first = self._number_of(min(starts))
+        if first == self._number_of(max(starts)):  # most batches: a segment is much longer than the time between two commits
+            return {first: rows}
+        numbers = {start: self._number_of(start) for start in set(starts)}
+        found: dict[int, list[tuple[bytes, bytes | None]]] = {number: [] for number in numbers.values()}
+        for row, start in zip(rows, starts, strict=True):
+            found[numbers[start]].append(row)
+        return found
 
     def _number_of(self, start: bytes) -> int:
         return int.from_bytes(start, "big", signed=True) // self._segment_ms

@@ -152,8 +152,7 @@ class StagedStore(BackedStore[B], EntryStore):
             entry.timestamp = timestamp
 
     def _stage_new(self, key: bytes, value: object, timestamp: int) -> object:
-        """Stage the value of a key that has no entry, in a store without a cache, and return it as it is staged: `update` in a third of
-        the time."""
+        """Do what `update` does for a key that has no entry, in a store without a cache. Return the value as it is staged."""
         entry = Entry(None, timestamp)
         size = self._fixed_size
         if size is None:
