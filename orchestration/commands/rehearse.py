@@ -138,7 +138,7 @@ def _rehearse_repair(application: str, task: TaskId, factory: str | None, follow
     declared = Applications.of(paths).named(application)
     with shown_progress() as reporter:
         repair = rehearsed_repair(paths, declared, task, reporter, factory=factory, following=following, snapshot=snapshot)
-    if repair.snapshot is None:
+    if repair.snapshot is None and not repair.stateless:
         warn(
             f"no snapshot before the pause contains task {task}: it began without state. penstock snapshot take {application} takes "
             "one now, of paused tasks too"

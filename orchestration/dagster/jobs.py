@@ -27,6 +27,7 @@ from penstock.orchestration.declarations.applications import Application, Applic
 from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.rehearsals.continuity import NoBeginningError
 from penstock.orchestration.rehearsals.demand import demand
 from penstock.orchestration.rehearsals.reporter import Reporter
 from penstock.orchestration.run_books import Execution, RunBook, RunBookInputs, Step, approve, approved_run_book, reject
@@ -422,7 +423,10 @@ def take(context: dg.OpExecutionContext, config: SnapshotConfig, penstock: Penst
             metadata["exported"] = dg.MetadataValue.text(str(exported.place))
         context.add_output_metadata(metadata)
         if application.snapshots.audit:
-            run_audit(context, operations, application, None, None, snapshot.id)
+            try:
+                run_audit(context, operations, application, None, None, snapshot.id)
+            except NoBeginningError as error:
+                context.log.warning(f"the state is not audited: {error}")
         return snapshot.id
 
 

@@ -132,7 +132,7 @@ def repair(context: dg.OpExecutionContext, config: RepairConfig, penstock: Penst
             "3 rejected": "\n".join(f"{each}: {each.error}" for each in found.rejected) or "none",
             "4 records": found.records,
             "5 written": found.written,
-            "6 snapshot": found.snapshot or "none: the task began without state",
+            "6 snapshot": found.snapshot or f"none: the task {'has no stores' if found.stateless else 'began without state'}",
         }
     )
     if found.rejected:

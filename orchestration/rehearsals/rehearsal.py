@@ -28,6 +28,7 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.rehearsal_limits import AUTO
 from penstock.orchestration.rehearsals import messages
 from penstock.orchestration.rehearsals.comparison import Difference, compare_outputs, compare_stores
+from penstock.orchestration.rehearsals.continuity import check_continuous
 from penstock.orchestration.rehearsals.engines import Engine, chosen_engine
 from penstock.orchestration.rehearsals.messages import END
 from penstock.orchestration.rehearsals.processes import Build, BuildProcess, RehearsalError
@@ -150,6 +151,10 @@ class Rehearsal:
         process = self._stack.enter_context(BuildProcess(build, self._paths.root, self._folder / build.label))
         config = {name: str(value) if isinstance(value, str) else value for name, value in self.application.client_config().items()}
         return Imported(process, process.ask(messages.Describe(self.application.id, build.factory, config, known), messages.Description))
+
+    def check_continuous(self, first: Snapshot | None, last: Snapshot, notes: list[str]) -> None:
+        """Raise NoBeginningError if a snapshot's state does not come from that of an earlier one and the records since then."""
+        check_continuous(self._config, self._topics, first, last, notes)
 
     # --- records -------------------------------------------------------------------------------------------------------------------
 
@@ -392,6 +397,10 @@ class Rehearsal:
             for build in builds:
                 read = [each for each in inputs.records if each.topic in build.description.sources]
                 reports.append(self.run(build, inputs, self.beginnings(build, snapshot), [messages.Step(END, read)]))
+        if not records:
+            notes.append(
+                f"no record came after snapshot {snapshot.id}, so the builds have processed none: --since begins with an older snapshot"
+            )
         self._reporter.step("compares")
         differences = [
             *compare_stores(reports[0].parts[END], reports[1].parts[END]),

@@ -37,13 +37,14 @@ _BEFORE, _AFTER = "before", "after"
 class Repair:
     """Result. `read`: whether the record is processed now; `rejected`: the records that are not, it included. `outputs`: topic, key and
     value of the first of `written` records. `changes`: of the stores, with samples by store: key, value before, value after. `snapshot` is
-    None for a task without state."""
+    None for a task that began without state; `stateless`: it has no stores."""
 
     application: str
     task: TaskId
     build: Build
     paused: PausedAt
     snapshot: str | None
+    stateless: bool
     records: int
     rejected: Sequence[messages.Rejected]
     written: int
@@ -155,6 +156,7 @@ def rehearse_repair(
         build=build,
         paused=paused,
         snapshot=None if snapshot is None else snapshot.id,
+        stateless=not any(store.sub_topology == task.subtopology for store in description.stores.values()),
         records=total(steps[-1].records),
         rejected=[each for each in report.rejected if each.offset >= after[TopicPartition(each.topic, each.partition)][0]],
         written=report.written[_AFTER] - report.written[_BEFORE],

@@ -118,12 +118,14 @@ def audit_state(
     last: str | None = None,
     engine: str | None = None,
 ) -> StateAudit:
-    """Compute the state of a snapshot again. `engine`: one of `ENGINES`; None: as declared. Raises RehearsalError, StreamsError."""
+    """Compute the state of a snapshot again. `engine`: one of `ENGINES`; None: as declared. Raises NoBeginningError, RehearsalError,
+    StreamsError."""
     snapshots = all_snapshots(paths, application)
     begin, end = span_of_day(snapshots, day) if day is not None else named_span(snapshots, first, last)
     build, unsure = running_build(paths, application)
     notes = [] if unsure is None else [unsure]
     with rehearsing(paths, application, reporter) as rehearsal:
+        rehearsal.check_continuous(begin, end, notes)
         reporter.step("imports the code")
         imported = rehearsal.imported(build)
         if problems := imported.ask_misfits(end):

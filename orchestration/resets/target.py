@@ -65,7 +65,7 @@ class Target:
             at = datetime.fromisoformat(text)
             return cls(text, max(_EPOCH, at.replace(tzinfo=UTC) if at.tzinfo is None else at).astimezone(UTC))
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"{text!r} says nowhere to begin: {_EXPECTED}") from error
+            raise ValueError(f"{text!r} is no place in a topic: {_EXPECTED}") from error
 
     @property
     def back(self) -> str:

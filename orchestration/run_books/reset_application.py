@@ -205,7 +205,7 @@ class ResetApplication(RunBook):
 
     def _marked(self, *, ended: bool) -> Reset:
         assert self._mark is not None  # set by the second step
-        return Reset(id=self._mark.id, at_ms=self._mark.at_ms, by=self._mark.by, ended=ended)
+        return Reset(id=self._mark.id, at_ms=self._mark.at_ms, by=self._mark.by, ended=ended, options=self._mark.options)
 
     def _empty_outputs(self, findings: Findings) -> None:
         assert self._mark is not None  # set by the second step

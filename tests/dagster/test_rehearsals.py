@@ -14,7 +14,7 @@ from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.observer import Observer
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.snapshots.catalogue import find
-from tests.dagster.rehearsed import CODE, DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, write
+from tests.dagster.rehearsed import CODE, DOUBLED, KEYS, begin, checked, counted, damage, rehearsed_first, take_at_rest, write
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.support import wait_until
@@ -141,3 +141,31 @@ def test_the_state_of_a_snapshot_is_computed_again_from_an_earlier_one(rehearsed
         assert job.execute_in_process(run_config=config, instance=instance).success
     with operations.control_plane.reading() as session:
         assert not alerts.unresolved(session, application=application, kinds=["STATE_DIFFERS"])
+
+
+def test_an_audit_does_not_take_a_reset_or_a_seed_for_lost_records(rehearsed: Project) -> None:
+    """Both begin anew, and no record between two snapshots says so. The first audit is that of the second snapshot since."""
+    application = rehearsed.application.id
+    wait_until(lambda: counted(rehearsed) == 500, 60, "500 records")
+    take_at_rest(rehearsed)
+    newest = find(rehearsed.operations.paths.snapshots(application))
+    assert "the state is what its input gives" in penstock("audit-state", application)
+
+    penstock("stop", application)
+    penstock("reset", application, "--to", "latest", "--yes")
+    penstock("start", application)
+    penstock("snapshot", "take", application)
+    of_reset = penstock("audit-state", application, status=1)
+    assert "was reset at 20" in of_reset and f"after snapshot {newest.id}: the state of snapshot" in of_reset
+    assert "(--to latest), and did not begin with the first records" in penstock("audit-state", application, "--from", "start", status=1)
+
+    penstock("stop", application)
+    penstock("reset", application, "--yes")
+    penstock("start", application, "--seed", str(newest.place))
+    penstock("snapshot", "take", application)
+    of_seed = penstock("audit-state", application, "--from", "start", status=1)
+    assert f"began with the state of seed {newest.id}, and not with none" in of_seed and "penstock snapshot take" in of_seed
+    with rehearsed.operations.control_plane.reading() as session:
+        assert not alerts.unresolved(session, application=application, kinds=["STATE_DIFFERS"])
+    same = penstock("rehearse", application)
+    assert "no record came after snapshot" in same and "--since begins with an older snapshot" in same

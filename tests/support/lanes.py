@@ -16,6 +16,7 @@ UNITS = {
         "tests/dagster/test_changelog_tables.py",
         "tests/dagster/test_spark_cluster.py",
         "tests/dagster/test_spark_history.py",
+        "tests/dagster/test_spark_history_ends.py",
         "tests/dagster/test_spark_messages.py",
         "tests/dagster/test_spark_seed.py",
         "tests/dagster/test_spark_source.py",

@@ -11,19 +11,21 @@ from filelock import FileLock, Timeout
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.assets.spark.history.errors import HistoryError
 from penstock.assets.spark.history.inputs import Bounds
 from penstock.assets.spark.history.run import Brokers, Estimate, HistoryRequest, HistoryResult, StageResult, estimate, run_history
 from penstock.assets.spark.seeds.job import SeedError
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.session.explained import explained as of_spark
+from penstock.assets.spark.session.interrupts import Interrupts
 from penstock.assets.spark.session.progress import follow
 from penstock.assets.spark.session.session import spark_session
-from penstock.orchestration.commands.common import explained, explained_interrupt, fail, hint, print_json, say, warn
+from penstock.orchestration.commands.common import explained, fail, hint, print_json, say, warn
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.backfills import BackfillRequest
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.spark_settings import WrongSparkError
-from penstock.orchestration.resets.target import Target
+from penstock.orchestration.resets.target import Edge, Target
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -31,23 +33,27 @@ from penstock.runtime.model.ids import NextOffset, TopicPartition
 Report = Callable[[str], None]
 """Takes the name of each step."""
 
+_STAYS = "the same command goes on where it was: stages that are done are not run again"
+
 
 def main(encoded: str) -> None:
     """Run a backfill. Exit status 1 if it is refused or fails, 130 after Ctrl-C."""
     request = msgspec.json.decode(encoded, type=BackfillRequest)
-    with explained(), explained_interrupt("the same command goes on where it was: stages that are done are not run again"):
+    with explained():
         declared = Applications.of(ProjectPaths.find())
         found = declared.named(request.application)
         run, brokers = history_of(found, request)
         try:
-            spark = spark_session(declared.spark)
-            with closing(follow(spark, declared.spark, hint)) as progress:
+            with Interrupts(lambda: warn(f"stopped: {_STAYS}")) as interrupts:
+                spark = spark_session(declared.spark)
+                interrupts.watch(spark, declared.spark)
+                with closing(follow(spark, declared.spark, hint)) as progress:
 
-                def report(step: str) -> None:
-                    hint(step)
-                    progress.begin(step)
+                    def report(step: str) -> None:
+                        hint(step)
+                        progress.begin(step)
 
-                _run(spark, run, brokers, request, report)
+                    _run(spark, run, brokers, request, report)
         except (SeedError, WrongSparkError) as error:
             fail(str(error))
         except PySparkException as error:
@@ -55,7 +61,7 @@ def main(encoded: str) -> None:
 
 
 def history_of(application: Application, request: BackfillRequest) -> tuple[HistoryRequest, Brokers]:
-    """Return the run of a backfill, and its brokers. Raises StreamsConfigError."""
+    """Return the run of a backfill, and its brokers. Raises HistoryError, StreamsConfigError."""
     program = SeedApplication.of(application.id, application.factory, application.client_config())
     run = HistoryRequest(
         program,
@@ -132,7 +138,7 @@ def _show(result: HistoryResult, application: str) -> None:
     for topic, offsets in sorted(result.next_offsets.items()):
         say(f"the stream goes on at {', '.join(f'{topic}-{number}@{offset}' for number, offset in sorted(offsets.items()))}")
     for note in result.notes:
-        warn(f"{note}: earlier records were deleted, and are not part of the history")
+        warn(note)
     if result.outputs is not None:
         say(f"outputs: {result.outputs}")
     if result.rejected is not None:
@@ -156,7 +162,13 @@ def _line(stage: StageResult) -> str:
 
 
 def brokers_of(application: SeedApplication, until: str) -> Brokers:
-    """Return what the application's brokers know. `until`: the option's text."""
+    """Return what the application's brokers know. `until`: the option's text. Raises HistoryError if it means no end of a history."""
+    try:
+        earliest = Target.parse(until, datetime.now(UTC)).to is Edge.EARLIEST
+    except ValueError as error:
+        raise HistoryError(f"until: {error}") from error
+    if earliest:
+        raise HistoryError("until: there is no history before the first record (earliest)")
     settings = StreamsConfig(application.config)
     admin = TopicAdmin(settings)
 

@@ -58,17 +58,18 @@ class Day(msgspec.Struct, frozen=True):
     rows: dict[str, int]
 
     def followed(self, bounds: Bounds, topic: str) -> Bounds:
-        """Return the bounds of the next day's run for an input. Raises HistoryError if the topic has lost records in between."""
+        """Return the bounds of the next day's run for an input. Raises HistoryError if it is the topic, and has lost records in between."""
         begins = self.next_offsets.get(topic)
         if begins is None:  # of a global store, which is filled from the first record on
             return bounds
         for partition, begin in begins.items():
-            if (start := bounds.starts[topic].get(partition, 0)) > begin:
+            if topic not in self.rows and (start := bounds.starts[topic].get(partition, 0)) > begin:
                 raise HistoryError(
                     f"records of {topic}-{partition} from {begin} to {start} were deleted by retention after the day before: with "
-                    "`restart` the run begins with the first record that is there"
+                    "`restart` the run begins with the first record that is there; a table of the archive as input has all"
                 )
-        return replace(bounds, starts={**bounds.starts, topic: begins}, since_ms=self.until_ms, continues=True)
+        starts = {**bounds.starts, topic: begins}
+        return replace(bounds, starts=starts, since_ms=self.until_ms, continues=True, topic_starts=bounds.starts)
 
 
 class Days:

@@ -49,15 +49,20 @@ _COLUMNS = tuple(_READ.names)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the brokers' topics begin, and where the run ends: next offsets of every partition of every input. `until_ms`: the time that
-    determined the ends; None if it was none. `continues`: another run has processed what is before `starts`, in tables without offsets
-    what is before `since_ms`."""
+    """Where the run begins and ends: next offsets of every partition of every input. `until_ms`: the time that determined the ends; None if
+    it was none. `starts` are those of the topics, unless the run `continues` another one, which has processed what is before `starts`, in
+    tables without offsets what is before `since_ms`; `topic_starts` are those of the topics then."""
 
     starts: Offsets
     ends: Offsets
     until_ms: int | None = None
     since_ms: int | None = None
     continues: bool = False
+    topic_starts: Offsets | None = None
+
+    def begins_at(self, topic: str) -> Mapping[int, int]:
+        """Return where a topic begins."""
+        return (self.starts if self.topic_starts is None else self.topic_starts)[topic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,9 @@ def _of_topic(spark: SparkSession, topic: str, bounds: Bounds, config: Mapping[s
     starts, ends = bounds.starts[topic], bounds.ends[topic]
     spans = {number: (starts[number], end) for number, end in sorted(ends.items()) if starts[number] < end}
     notes = tuple(
-        f"{topic}-{number} begins at offset {start}" for number, start in sorted(starts.items()) if start and not bounds.continues
+        f"{topic}-{number} begins at offset {start}: earlier records were deleted, and are not part of the history"
+        for number, start in sorted(starts.items())
+        if start and not bounds.continues
     )
     if not spans:
         return Input(topic, spark.createDataFrame([], from_arrow_schema(_READ)), True, ends, notes)
@@ -231,8 +238,15 @@ def _by_offset(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) ->
     if bounds.continues:
         rows = rows.where(F.col("offset") >= _by_partition(bounds.starts[topic]))
     found = {row.partition: row.last + 1 for row in rows.groupBy("partition").agg(F.max("offset").alias("last")).collect()}
+    starts = bounds.begins_at(topic)
     next_offsets = {number: found.get(number, bounds.starts[topic][number]) for number in range(partitions)}
-    return Input(topic, rows, True, next_offsets)
+    notes = tuple(
+        f"the table ends before offset {offset} of {topic}-{number}, which begins at {starts[number]}: records between them were deleted, "
+        "and neither the history nor the stream has them"
+        for number, offset in sorted(next_offsets.items())
+        if offset < starts[number]
+    )
+    return Input(topic, rows, True, next_offsets, notes)
 
 
 def _by_partition(offsets: Mapping[int, int]) -> Column:
@@ -265,7 +279,14 @@ def _by_time(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> I
     rows = _checked(topic, frame, partitions, has_offset=False).where(F.col("timestamp") < bounds.until_ms)
     if bounds.since_ms is not None:
         rows = rows.where(F.col("timestamp") >= bounds.since_ms)
-    return Input(topic, rows, False, bounds.ends[topic])
+    starts, ends = bounds.begins_at(topic), bounds.ends[topic]
+    notes = tuple(
+        f"{topic}-{number} begins at offset {start}, after the end of the history: if records between them were deleted, neither the "
+        "history nor the stream has them"
+        for number, start in sorted(starts.items())
+        if 0 < start == ends[number]
+    )
+    return Input(topic, rows, False, ends, notes)
 
 
 def _checked(topic: str, frame: DataFrame, partitions: int, *, has_offset: bool) -> DataFrame:

@@ -25,6 +25,7 @@ from functools import partial
 
 import msgspec
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from penstock.assets.spark.history.beginning import Parts, parts_of
 from penstock.assets.spark.history.days import Day, Days, Offset, bounds_of, offsets_of
@@ -34,7 +35,7 @@ from penstock.assets.spark.history.job import Places, StageJob, TaskReport, run_
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology, plan_history
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.session.session import code_digest
-from penstock.orchestration.declarations.backfills import KAFKA, BackfillInput
+from penstock.orchestration.declarations.backfills import FORMATS, KAFKA, BackfillInput
 from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, new_snapshot_id
@@ -452,6 +453,12 @@ def _program(request: HistoryRequest, plan: HistoryPlan) -> str:
     return digest.hexdigest()[:16]
 
 
+def _versions(spark: SparkSession, location: str) -> list[tuple[str, int, int]]:
+    """Return path, size and time of the files of a table: one that was written again in place has another."""
+    files = spark.read.format("binaryFile").load(location).select("path", "length", F.unix_millis("modificationTime").alias("at"))
+    return sorted((row.path, row.length, row.at) for row in files.collect())
+
+
 def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan) -> str:
     """Return a name for everything that determines the result of a run."""
     digest = hashlib.sha256(_program(request, plan).encode())
@@ -461,4 +468,6 @@ def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan
         if given.location != KAFKA:
             with spark_errors(f"input of topic {topic}"):
                 add(topic, *sorted(spark.read.format(given.format).load(given.location).inputFiles()))
+                if given.format == FORMATS[0]:  # Delta writes each file once
+                    add(topic, *_versions(spark, given.location))
     return digest.hexdigest()[:16]

@@ -23,9 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.assets.spark.seeds.job import SeedError, SeedResult, write_seed
 from penstock.assets.spark.seeds.plan import SeedApplication, source_topics
 from penstock.assets.spark.session.explained import explained as of_spark
+from penstock.assets.spark.session.interrupts import Interrupts
 from penstock.assets.spark.session.progress import follow
 from penstock.assets.spark.session.session import spark_session
-from penstock.orchestration.commands.common import err, explained, fail, out
+from penstock.orchestration.commands.common import err, explained, fail, out, warn
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.spark_settings import WrongSparkError
@@ -116,18 +117,20 @@ def main(
         else:
             start = offsets_at_end(application, found.factory, found.client_config())
         try:
-            spark = spark_session(declared.spark)
-            with closing(follow(spark, declared.spark, err.print)) as progress:
-                result = write_seed(
-                    {name: _table(spark, table_format, path) for name, path in tables.items()},
-                    application=application,
-                    factory=found.factory,
-                    config=found.client_config(),
-                    root=root,
-                    offsets=start,
-                    stream_time=stream_time,
-                    report=progress.begin,
-                )
+            with Interrupts(lambda: warn("stopped: no seed was written; the same command begins again")) as interrupts:
+                spark = spark_session(declared.spark)
+                interrupts.watch(spark, declared.spark)
+                with closing(follow(spark, declared.spark, err.print)) as progress:
+                    result = write_seed(
+                        {name: _table(spark, table_format, path) for name, path in tables.items()},
+                        application=application,
+                        factory=found.factory,
+                        config=found.client_config(),
+                        root=root,
+                        offsets=start,
+                        stream_time=stream_time,
+                        report=progress.begin,
+                    )
         except (SeedError, WrongSparkError) as error:
             fail(str(error))
         except PySparkException as error:
