@@ -69,3 +69,8 @@ class Throttling:
             while self._delays and self._delays[0][0] < before_ms:
                 self._delays.popleft()
             return self._delays[0][1] if self._delays else 0
+
+    def delayed_within(self, span_ms: int) -> bool:
+        """Return True if a request was delayed within this time, of at most a minute."""
+        with self._lock:
+            return bool(self._delays) and self._clock.monotonic_ms() - self._delays[-1][0] < span_ms

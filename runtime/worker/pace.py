@@ -3,9 +3,10 @@
 A transaction must end within `transaction.timeout.ms`, or the brokers abort it. What a worker processes within a commit interval may be
 more than they take in that time: when a producer quota is used up, a broker reads nothing from the worker's connections until the average
 of the last seconds is within the quota (KIP-13), not even the commit. Each attempt would process as much again, and fail again. So a commit
-that takes long limits the records of the next ones, and quick ones raise the limit again until there is none. (Kafka Streams has no limit,
-and repeats such a transaction.) A commit that takes long for another reason, such as a partition without a leader, limits nothing: the
-worker has to catch up afterwards.
+that takes long limits the records of the next ones, and quick ones raise the limit again until there is none. While brokers report delays,
+it is raised only when their average is that of the present limit: after a quiet time they take several times the quota for a moment, and
+then nothing for seconds. (Kafka Streams has no limit, and repeats such a transaction.) A commit that takes long for another reason, such as
+a partition without a leader, limits nothing: the worker has to catch up afterwards.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ SPAN_MS = 100
 _LONG, _SHORT, _CHANGE = 1 / 4, 1 / 16, 1 / 2
 """Parts of the transaction timeout: a commit that takes longer than the first lowers the limit; while commits take longer than the second,
 it is not raised; the least time between two changes."""
+_WINDOW_MS = 11_000
+"""Time over which brokers take the average, by default: `quota.window.num` × `quota.window.size.seconds`."""
 _NO_LIMIT = 20_000
 """More records than a worker processes in the span."""
 
@@ -56,7 +59,7 @@ class Pace:
             return
         elif took_ms > self._timeout_ms * _SHORT:
             self._changed_ms = self._clock.monotonic_ms()
-        elif records >= self._limit and self._may_change():
+        elif records >= self._limit and self._may_raise():
             self._limit *= 2
             self._changed_ms = self._clock.monotonic_ms()
             if self._limit > _NO_LIMIT:
@@ -73,7 +76,8 @@ class Pace:
         if not records or not self._throttling.recent_ms():
             return
         if self._limit == math.inf:
-            self._limit = max(1, int(records * SPAN_MS / late_ms))
+            # the brokers took some of them at once: what the quota allows for the time before
+            self._limit = max(1, int(records * SPAN_MS / (late_ms + _WINDOW_MS)))
             logger.warning(
                 "a quota has delayed a commit by %.1f s (transaction.timeout.ms is %.1f s): while it does, less is processed, first %d "
                 "records per %d ms",
@@ -82,6 +86,10 @@ class Pace:
         elif self._may_change():
             self._limit = max(1, self._limit // 2)
         self._changed_ms = self._clock.monotonic_ms()
+
+    def _may_raise(self) -> bool:
+        counted = self._clock.monotonic_ms() - self._changed_ms >= _WINDOW_MS
+        return self._may_change() and (counted or not self._throttling.delayed_within(_WINDOW_MS))
 
     def _may_change(self) -> bool:
         return self._clock.monotonic_ms() - self._changed_ms >= self._timeout_ms * _CHANGE

@@ -137,6 +137,7 @@ def test_internal_topics_have_kafka_streams_names_partitions_and_settings(admin:
     app = config.application_id
     layout = prepare(admin, grouped(topic("in", partitions=3)), config)
     repartition, changelog = f"{app}-by-value-repartition", f"{app}-counts-changelog"
+    wait_until(lambda: len(admin.describe([repartition, changelog])) == 2, what="the topics, on every broker")
     found = admin.describe([repartition, changelog])
     assert {name: description.partitions for name, description in found.items()} == {repartition: 3, changelog: 3}
     assert found[repartition].config["cleanup.policy"] == "delete" and found[repartition].config["retention.ms"] == "-1"
@@ -166,6 +167,7 @@ def test_a_windowed_changelog_keeps_windows_a_day_longer_than_the_store(admin: T
     windows = TimeWindows.of_size_and_grace(60_000, 30_000)
     prepare(admin, grouped(topic("in"), windows=windows), config)
     changelog = f"{config.application_id}-counts-changelog"
+    wait_until(lambda: changelog in admin.describe([changelog]), what="the changelog, on every broker")
     settings = admin.describe([changelog])[changelog].config
     assert settings["cleanup.policy"] == "compact,delete"
     assert int(settings["retention.ms"]) == 90_000 + 86_400_000

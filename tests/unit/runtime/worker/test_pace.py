@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -56,6 +57,49 @@ def work(quota: float) -> Work:
     clock = ManualClock()
     throttling = Throttling(clock)
     return Work(Pace(TIMEOUT_MS, throttling, clock), throttling, clock, quota)
+
+
+REQUESTS = 6
+"""Of one commit to one broker: outputs and changelogs of several partitions, events."""
+
+
+LIMITED_MS = 12_000
+"""When the first limit holds, and what was sent before does not count any more."""
+
+
+def test_no_commit_comes_near_to_the_time_out_once_there_is_a_limit() -> None:
+    """A broker counts each record for `WINDOW_S`. After a quiet time it takes several times the quota at once, then nothing for long: each
+    request of a commit waits until the average is within the quota, and the average falls only when the burst is as old."""
+    clock, timeout_ms, quota = ManualClock(), TIMEOUT_MS // 2, 180
+    throttling = Throttling(clock)
+    pace = Pace(timeout_ms, throttling, clock)
+    counted: deque[tuple[int, float]] = deque()
+    unread_until_ms, committed = 0, list[tuple[int, int]]()
+    while clock.monotonic_ms() < 300_000:
+        records = int(min(12_000, pace.room))
+        pace.processed(records)
+        clock.advance(SPAN_MS)
+        began_ms = now_ms = clock.monotonic_ms()
+        for _ in range(REQUESTS):
+            clock.advance(min(max(0, unread_until_ms - now_ms), began_ms + timeout_ms - now_ms))
+            now_ms = clock.monotonic_ms()
+            if now_ms >= began_ms + timeout_ms:
+                break
+            counted.append((now_ms, records / REQUESTS))
+            while counted[0][0] <= now_ms - WINDOW_S * 1000:
+                counted.popleft()
+            delay_ms = int(max(0.0, sum(number for _, number in counted) / quota - WINDOW_S) * 1000)
+            unread_until_ms = now_ms + delay_ms
+            throttling.add(delay_ms)
+        took_ms = clock.monotonic_ms() - began_ms
+        if began_ms > LIMITED_MS:
+            committed.append((took_ms, records))
+        if took_ms < timeout_ms:
+            pace.committed(took_ms)
+        else:
+            pace.failed(took_ms)
+    assert max(committed)[0] < 0.7 * timeout_ms
+    assert sum(records for _, records in committed) > 0.8 * quota * 280
 
 
 def test_without_slow_commits_there_is_no_limit() -> None:
