@@ -12,7 +12,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from penstock.runtime.kafka.api_versions import ApiVersions
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning
+from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, said
 
 _SECONDS = 8.0
 """Time-out of one request."""
@@ -47,7 +47,7 @@ def survey(connection: Connection) -> list[Broker]:
         except FutureTimeoutError:
             found[number] = None, f"no answer within {_SECONDS:.0f} s"
         except KafkaException as error:
-            found[number] = None, "" if Meaning.NO_RIGHT in meaning(error) else kafka_error(error).str()
+            found[number] = None, "" if Meaning.NO_RIGHT in meaning(error) else said(kafka_error(error))
     client.poll(0)  # serves the client's log lines
     addresses = {number: f"{node.host}:{node.port}" for number, node in nodes.items()}
     return [Broker(number, addresses[number], heard.release(addresses[number]), *found[number]) for number in found]

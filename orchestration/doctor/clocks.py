@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from penstock.orchestration.doctor.finding import Finding, Outcome
 from penstock.runtime.coordination.records import MEMBER, SILENT_MS, Member, decode
 from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.clients import QUIET
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.throttling import quotas_shown
@@ -57,7 +58,7 @@ def _read(application: str, properties: dict[str, str | int | float | bool], end
     def throttled(event: object) -> None:
         found.throttled_s = max(found.throttled_s, float(getattr(event, "throttle_time", 0.0)))
 
-    reader = LogReader({**properties, "throttle_cb": throttled}, "penstock doctor")
+    reader = LogReader({**properties, **QUIET, "throttle_cb": throttled}, "penstock doctor")
     here = socket.gethostname()
     try:
         reader.assign(partition, NextOffset(max(0, end - _READ)))

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin._topic import TopicDescription
 
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.doctor import brokers, machine, topics
+from penstock.orchestration.doctor import principal as principals
 from penstock.orchestration.doctor.brokers import Broker
 from penstock.orchestration.doctor.clocks import clocks_and_quotas
 from penstock.orchestration.doctor.finding import Finding, Outcome
@@ -30,6 +33,7 @@ from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.api_versions import TOO_OLD
 from penstock.runtime.kafka.clients import QUIET
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import kafka_error, said
 from penstock.runtime.kafka.first_contact import FirstContact
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -75,7 +79,7 @@ def _contact(connection: Connection) -> Finding:
     )
     until = time.monotonic() + CONTACT_SECONDS
     try:
-        FirstContact(_config("doctor", connection, QUIET), lambda: time.monotonic() > until).wait()
+        FirstContact(_config("doctor", connection, QUIET), lambda: time.monotonic() > until, quiet=True).wait()
     except BrokerUnavailableError as error:
         remedy = "start them (penstock broker start: the embedded one), or correct bootstrap.servers; see whether this machine reaches them"
         return Finding("brokers", Outcome.WRONG, str(error).removesuffix(": given up"), remedy)
@@ -106,7 +110,7 @@ def _cluster(application: Application, connection: Connection, topology: Topolog
         questions = Questions(connection)
         names = questions.topics()
     except KafkaException as error:
-        yield Finding("brokers", Outcome.WRONG, f"{connection}: {error.args[0].str()}", "see whether this machine reaches them all")
+        yield Finding("brokers", Outcome.WRONG, f"{connection}: {said(kafka_error(error))}", "see whether this machine reaches them all")
         return
     yield from map(_broker, members)
     whole = not any(each.error for each in members)
@@ -117,11 +121,14 @@ def _cluster(application: Application, connection: Connection, topology: Topolog
     else:
         topology = topology.matched(names) if topology.patterns else topology
         described = questions.described([*topology.source_topics, *(each.name for each in topology.internal_topics())])
+        yield from _away(described, {each.id for each in members})
         counts = {name: len(each.partitions) for name, each in described.items() if not isinstance(each, KafkaError)}
         yield machine.open_files(topology, counts)
         copies, _ = _tried(lambda: int(application.value("replication.factor") or -1))
         yield from topics.examined(application.id, topology, questions, connection, copies=copies or -1, brokers=len(members))
-        principal = _principal(application, connection)
+        principal, remedy = principals.principal(application, connection)
+        if remedy:
+            yield Finding("login", Outcome.UNKNOWN, f"the principal of this login, for which commands below have {principal}", remedy)
         needed = rights(application.id, topology, role)
         yield from held_against(needed, questions, groups=whole, principal=principal, servers=str(connection))
     if role is not Role.SPARK:
@@ -136,6 +143,17 @@ def _broker(found: Broker) -> Finding:
     if not found.release:
         return Finding("brokers", Outcome.WARNING, f"{text} {TOO_OLD}", "some requests may not be known there: upgrade it")
     return Finding("brokers", Outcome.OK, f"{text} answers: Kafka {found.release}")
+
+
+def _away(described: Mapping[str, TopicDescription | KafkaError], there: Collection[int]) -> Iterator[Finding]:
+    """Yield brokers that have copies of topics and are not in the cluster now: it lists only those that run."""
+    topics = defaultdict[int, list[str]](list)
+    for name, topic in described.items():
+        if not isinstance(topic, KafkaError):
+            for number in {node.id for part in topic.partitions for node in part.replicas} - set(there):
+                topics[number].append(name)
+    for number, names in sorted(topics.items()):
+        yield Finding("brokers", Outcome.WARNING, f"broker {number} is away: it has copies of {', '.join(names)}", "start it")
 
 
 def _clocks(application: Application, connection: Connection, names: frozenset[str]) -> Iterator[Finding]:
@@ -164,13 +182,6 @@ def _topology(paths: ProjectPaths, application: Application) -> Topology:
     paths.make_importable()
     with contextlib.redirect_stdout(sys.stderr):  # what the factory prints is no result
         return build_topology(application.factory).resolved(application.streams_config())
-
-
-def _principal(application: Application, connection: Connection) -> str:
-    """Return the principal as far as it is known; a name from the environment as its template."""
-    if "sasl.username" not in connection.settings:
-        return "User:PRINCIPAL"
-    return f"User:{application.config.get('admin.sasl.username', application.config.get('sasl.username'))}"
 
 
 def _tried(make: Callable[[], Value]) -> tuple[Value | None, str]:

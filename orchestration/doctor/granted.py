@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from penstock.orchestration.doctor.finding import Finding, Outcome
 from penstock.orchestration.doctor.questions import Questions, allowed, nameless
 from penstock.orchestration.rights import Operation, Resource, Right
-from penstock.runtime.kafka.failures import Meaning, meaning
+from penstock.runtime.kafka.failures import Meaning, meaning, said
 
 _IMPLIES_DESCRIBE = (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE)
 
@@ -27,7 +27,7 @@ class _Seen:
         if Meaning.NO_RIGHT in meaning(error):
             self.missing.setdefault(operation, where)
         elif error is not None:
-            self.unknown.setdefault(operation, error.str())
+            self.unknown.setdefault(operation, said(error))
 
 
 def held_against(needed: Collection[Right], questions: Questions, *, groups: bool, principal: str, servers: str) -> Iterator[Finding]:
@@ -54,8 +54,8 @@ def _finding(right: Right, seen: _Seen, principal: str, servers: str) -> Finding
     if seen.missing:
         where = ", ".join(sorted({place for place in seen.missing.values() if place != right.name}))
         missing = tuple(operation for operation in right.operations if operation in seen.missing)
-        said = f"no right {_names(missing)} on {target}{f' (seen on {where})' if where else ''}: {right.why}"
-        return Finding("rights", Outcome.WRONG, said, replace(right, operations=missing).command(principal, servers))
+        text = f"no right {_names(missing)} on {target}{f' (seen on {where})' if where else ''}: {right.why}"
+        return Finding("rights", Outcome.WRONG, text, replace(right, operations=missing).command(principal, servers))
     if seen.unknown:
         why = "; ".join(dict.fromkeys(seen.unknown.values()))
         return Finding("rights", Outcome.UNKNOWN, f"{_names(seen.unknown)} on {target}: {why}")

@@ -38,6 +38,7 @@ class ApiVersions:
             if (found := _API.search(record.getMessage())) is not None:
                 self.by_broker.setdefault(found["name"].partition("/")[0], {})[int(found["key"])] = int(found["last"])
             elif further is not None and record.levelno >= logging.INFO and further.isEnabledFor(record.levelno):
+                record.name = further.name
                 further.handle(record)
             return False
 

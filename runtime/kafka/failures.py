@@ -136,6 +136,12 @@ def lacks_right(error: BaseException | None) -> bool:
     return False
 
 
+def said(error: KafkaError) -> str:
+    """Return the client's text of an error. Where brokers sent none (`ConsumerGroupDescribe: `), that of the code follows."""
+    text = error.str().rstrip()
+    return f"{text} {KafkaError(error.code()).str()}" if text.endswith(":") or not text else text
+
+
 def is_retriable(error: Exception) -> bool:
     """Return True if librdkafka marks the error as retriable."""
     return isinstance(error, KafkaException) and kafka_error(error).retriable()
@@ -187,14 +193,14 @@ def unanswered(what: str, error: KafkaError, needs: str = "") -> StreamsError:
     return BrokerUnavailableError(text) if is_transient(error) else StreamsError(text)
 
 
-def producer_failure(error: KafkaException, needs: str = "") -> TaskMigratedError | TransactionAbortedError | None:
+def producer_failure(error: KafkaException, *needs: str) -> TaskMigratedError | TransactionAbortedError | None:
     """Return the engine's error for an error of a producer or its transaction; None if the call may be retried (`transactions.py`).
     `needs`: as for `with_remedy`."""
     inner = kafka_error(error)
     if Meaning.NO_RIGHT in meaning(inner):
         of_topics = inner.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-        right = "Write on each topic that it writes" if of_topics else needs
-        return TaskMigratedError(f"the brokers refuse the producer: {with_remedy(inner, right)}")
+        rights = ("Write on each topic that it writes",) if of_topics else needs
+        return TaskMigratedError(f"the brokers refuse the producer: {with_remedy(inner, *rights)}")
     if inner.fatal() or Meaning.FENCED in meaning(inner):
         return TaskMigratedError(f"the producer was fenced, or its transaction timed out: {inner.str()}")
     if inner.txn_requires_abort() or not inner.retriable():

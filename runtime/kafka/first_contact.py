@@ -31,10 +31,12 @@ ASK_SECONDS = 2.0
 
 
 class FirstContact:
-    """Waits until a broker answers. Used by one thread."""
+    """Waits until a broker answers. Used by one thread. `quiet`: nothing is logged; what is wrong is raised."""
 
-    def __init__(self, config: StreamsConfig, give_up: Callable[[], bool]) -> None:
+    def __init__(self, config: StreamsConfig, give_up: Callable[[], bool], *, quiet: bool = False) -> None:
         self._config = config
+        self._client_log = None if quiet else KAFKA_LOGGER
+        self._log = logging.Logger("quiet", logging.CRITICAL + 1) if quiet else logger
         self._give_up = give_up
         self._servers = str(config["bootstrap.servers"])
         self._refusals: list[KafkaError] = []
@@ -44,7 +46,7 @@ class FirstContact:
     def wait(self) -> None:
         """Return when a broker has answered. Raises BrokerUnavailableError when `give_up` returns True, StreamsConfigError if the brokers
         reject this client or the Kafka client its settings."""
-        client = admin_client(self._config, {"error_cb": self._heard, "debug": "feature"}, self._versions.logger(KAFKA_LOGGER))
+        client = admin_client(self._config, {"error_cb": self._heard, "debug": "feature"}, self._versions.logger(self._client_log))
         begun, warn_at = time.monotonic(), WARN_SECONDS
         while not self._answers(client, min(ASK_SECONDS, max(0.2, warn_at - (time.monotonic() - begun)))):
             waited = time.monotonic() - begun
@@ -56,13 +58,13 @@ class FirstContact:
                     "check security.protocol, sasl.* and ssl.*"
                 )
             if waited >= warn_at:
-                logger.warning("%s; the start waits for one. Is it running, and can this machine reach it?", self._no_answer(waited))
+                self._log.warning("%s; the start waits for one. Is it running, and can this machine reach it?", self._no_answer(waited))
                 warn_at += WARN_AGAIN_SECONDS
         client.poll(0)  # serves the client's log lines
         for address in self._versions.too_old():
-            logger.warning("broker %s %s: some requests may not be known there: penstock docs compatibility", address, TOO_OLD)
+            self._log.warning("broker %s %s: some requests may not be known there: penstock docs compatibility", address, TOO_OLD)
         if warn_at > WARN_SECONDS:
-            logger.info("bootstrap.servers = %s: a broker has answered after %.0f s", self._servers, time.monotonic() - begun)
+            self._log.info("bootstrap.servers = %s: a broker has answered after %.0f s", self._servers, time.monotonic() - begun)
 
     def _answers(self, client: AdminClient, seconds: float) -> bool:
         try:

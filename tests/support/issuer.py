@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import subprocess
 import threading
 import time
@@ -18,8 +19,9 @@ _KEY = "issuer"
 
 
 class Issuer:
-    """Serves `token_url` and `keys_url` on loopback while it is open. `secrets` by client; `lifetime_s`: of a token, in seconds. `issued`
-    counts the tokens of each client. Its files are in `folder`."""
+    """Serves `token_url` by HTTPS and `keys_url`, which brokers read, by HTTP, on loopback while it is open. `secrets` by client;
+    `lifetime_s`: of a token, in seconds. `issued` counts the tokens of each client. Its files are in `folder`; `authority`: the certificate
+    that signed its own, which no machine knows."""
 
     def __init__(self, folder: Path, secrets: dict[str, str], lifetime_s: int) -> None:
         self.issued: dict[str, int] = {}
@@ -50,13 +52,21 @@ class Issuer:
             def log_message(self, format: str, *args: object) -> None:
                 """Log nothing."""
 
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
-        self._url = f"http://{LOOPBACK}:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.authority = folder / "issuer.crt"
+        certificate, subject = str(self.authority), ("-subj", "/CN=issuer", "-addext", f"subjectAltName=IP:{LOOPBACK}")
+        self._openssl("req", "-x509", "-key", str(self._key), "-days", "30", *subject, "-out", certificate)
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trust.load_cert_chain(certificate, str(self._key))
+        self._servers = [ThreadingHTTPServer((LOOPBACK, 0), Handler) for _ in range(2)]
+        plain, secured = self._servers
+        secured.socket = trust.wrap_socket(secured.socket, server_side=True)
+        self._url, self._secured_url = f"http://{LOOPBACK}:{plain.server_port}", f"https://{LOOPBACK}:{secured.server_port}"
+        for each in self._servers:
+            threading.Thread(target=each.serve_forever, daemon=True).start()
 
     @property
     def token_url(self) -> str:
-        return f"{self._url}/token"
+        return f"{self._secured_url}/token"
 
     @property
     def keys_url(self) -> str:
@@ -81,8 +91,9 @@ class Issuer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        for each in self._servers:
+            each.shutdown()
+            each.server_close()
 
 
 def _encoded(data: bytes) -> str:

@@ -8,15 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Node, TopicPartitionInfo, Uuid
+from confluent_kafka import KafkaError, Node, TopicPartitionInfo, Uuid
 from confluent_kafka.admin._topic import TopicDescription
 
 from penstock.orchestration.doctor import clocks, machine
+from penstock.orchestration.doctor.examination import _away
 from penstock.orchestration.doctor.finding import Outcome
 from penstock.orchestration.doctor.topics import of_topic
 from penstock.orchestration.rights import Operation, Resource, Right
 from penstock.runtime.kafka.api_versions import ApiVersions
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import said
 from tests.support import without_root
 
 NODES = [Node(number, "127.0.0.1", 9091 + number) for number in (1, 2, 3)]
@@ -49,6 +51,20 @@ def test_copies_of_a_topic(found: TopicDescription, must_have: int, brokers: int
     assert (finding.outcome, bool(finding.remedy)) == (outcome, outcome is not Outcome.OK)
     assert said in finding.text
     assert "kafka-configs" not in finding.remedy or f"{PRINTED} --alter" in finding.remedy
+
+
+def test_a_broker_that_is_not_in_the_cluster_now_is_named_with_its_topics() -> None:
+    error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    (away,) = _away({"flights": topic(3, 2), "absent": error}, {1, 3})
+    assert (away.outcome, away.text) == (Outcome.WARNING, "broker 2 is away: it has copies of flights")
+    assert not list(_away({"flights": topic(3, 2)}, {1, 2, 3}))
+
+
+def test_an_error_without_a_text_of_the_brokers_has_that_of_its_code() -> None:
+    assert said(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, "ConsumerGroupDescribe: ")) == (
+        "ConsumerGroupDescribe: Broker: Coordinator not available"
+    )
+    assert said(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, "a text")) == "a text"
 
 
 def test_a_folder_that_may_not_be_written_is_wrong_and_none_is_made(tmp_path: Path) -> None:

@@ -25,3 +25,15 @@ def test_a_broker_older_than_those_of_the_tests_is_a_warning(fetch_version: int,
         ]
         * warnings
     )
+
+
+def test_a_quiet_contact_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Here a server refuses the connection, while another one answers."""
+    with fenced_broker() as broker, caplog.at_level(logging.DEBUG):
+        broker.fetch_version = 15
+        config = StreamsConfig({"application.id": "app", "bootstrap.servers": f"127.0.0.1:1,{broker.servers}"})
+        FirstContact(config, lambda: False, quiet=True).wait()
+        assert not caplog.records
+        FirstContact(config, lambda: False).wait()
+    assert {record.name for record in caplog.records} <= {"penstock.runtime.kafka", FirstContact.__module__}
+    assert any("older than" in record.getMessage() for record in caplog.records)
