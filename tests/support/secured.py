@@ -65,6 +65,7 @@ class SecuredBroker(EmbeddedBroker):
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.oauthbearer.method": "oidc",
             "sasl.oauthbearer.token.endpoint.url": self.issuer.token_url,
+            "https.ca.location": str(self.issuer.authority),
             "sasl.oauthbearer.client.id": user,
             "sasl.oauthbearer.client.secret": self.passwords[user],
         }

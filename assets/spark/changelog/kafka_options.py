@@ -60,6 +60,8 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
         }
         if scope := given.get("sasl.oauthbearer.scope"):
             credentials["scope"] = scope
+        if (authority := _pem(given, "https.ca.location", "https.ca.pem")) is not None:  # of the issuer
+            credentials |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority}
         return {
             "sasl.mechanism": mechanism,
             "sasl.jaas.config": _jaas(f"{_OAUTH}.OAuthBearerLoginModule", credentials),
@@ -72,7 +74,7 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:
     def quoted(text: str) -> str:
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
 
     return f"{module} required {' '.join(f'{name}={quoted(value)}' for name, value in options.items())};"

@@ -256,6 +256,24 @@ def test_the_engine_takes_the_settings(tmp_path: Path, monkeypatch: pytest.Monke
     assert pod["state.dir"] == at(documents()["StatefulSet"], "spec.template.spec.containers.*.volumeMounts.*.mountPath")
 
 
+def test_the_settings_take_a_secret_as_a_file_as_the_comments_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A credential of systemd, and a secret that Kubernetes mounts."""
+    credential, mounted = "${file:${CREDENTIALS_DIRECTORY}/kafka-password}", "${file:/etc/penstock-secrets/http-token}"
+    assert credential in UNIT.read_text() and mounted in (DEPLOY / "kubernetes" / "flight-board.yaml").read_text()
+    for name in ("kafka-password", "http-token"):
+        (tmp_path / name).write_text(f"{name}\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    for where, text, environment in settings(tmp_path):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        document = json.loads(text)
+        document["config"] |= {"sasl.password": credential, "http.token": mounted.replace("/etc/penstock-secrets", str(tmp_path))}
+        path = tmp_path / f"{where}.json"
+        path.write_text(json.dumps(document))
+        config = InstanceSettings.read(path).streams_config()
+        assert (config["sasl.password"], config["http.token"]) == ("kafka-password", "http-token")
+
+
 def test_executors_as_pods_find_the_driver_and_may_be_made() -> None:
     found = documents("spark")
     account, binding = at(found["ServiceAccount"], "metadata.name"), found["RoleBinding"]
