@@ -134,6 +134,11 @@ class Shortage:
         return f"{self.topic}-{self.partition} ({few}; brokers that are missing: {brokers})"
 
 
+def _seeing(group: str) -> str:
+    """Return the right that requests about a group need."""
+    return f"Describe on group {group} (Read includes it)"
+
+
 def _untraced(error: KafkaException) -> KafkaException:
     """Return the exception of a future without its traceback: its frames refer to the future, and to the client, whose threads would live
     until the next collection of garbage, which a worker puts off."""
@@ -310,7 +315,7 @@ class TopicAdmin:
 
         def ask() -> list[ClientPartition]:
             (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=stable)).values()
-            return self._wait(what, future, f"Read on group {group}").topic_partitions or []
+            return self._wait(what, future, _seeing(group)).topic_partitions or []
 
         found: dict[TopicPartition, NextOffset] = {}
         for at in self._once_loaded(ask):
@@ -331,7 +336,7 @@ class TopicAdmin:
 
         def ask() -> list[ClientPartition]:
             (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=True)).values()
-            return self._wait(what, future, f"Read on group {group}").topic_partitions or []
+            return self._wait(what, future, _seeing(group)).topic_partitions or []
 
         return any(Meaning.OFFSETS_PENDING in meaning(at.error) for at in self._once_loaded(ask))
 
@@ -354,7 +359,7 @@ class TopicAdmin:
 
     def members(self, group: str) -> list[str]:
         """Return the clients (`client.id`) that are members of a group. Raises BrokerUnavailableError, StreamsError."""
-        what, right, begun = f"describe group {group}", f"Read on group {group}", time.monotonic()
+        what, right, begun = f"describe group {group}", _seeing(group), time.monotonic()
 
         def ask() -> ConsumerGroupDescription:
             while True:

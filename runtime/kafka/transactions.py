@@ -121,7 +121,8 @@ class TransactionalProducer:
     """Transactions of one incarnation of a worker.
 
     `give_up()` is called between attempts while the broker does not answer. `group`: metadata of the application's group, which has no
-    members and is used for offsets if no other group is given; it never changes. `topic`: one that exists (`connect`).
+    members and is used for offsets if no other group is given; it never changes. `group_id`: its name, for messages. `topic`: one that
+    exists (`connect`).
     """
 
     def __init__(
@@ -131,10 +132,13 @@ class TransactionalProducer:
         group: GroupMetadata | None,
         give_up: Callable[[], bool],
         topic: str | None = None,
+        group_id: str = "",
     ) -> None:
         self._client = transactional_producer(properties, transactional_id)
         self.producer = RecordProducer(self._client)
         self._transactional_id = transactional_id
+        self._needs = f"Write on transactional-id {transactional_id}"
+        self._needs_of_group = f"Read on group {group_id}" if group_id else ""
         self._topic = topic
         self._group = group
         self._give_up = give_up
@@ -176,7 +180,8 @@ class TransactionalProducer:
         positions = [ClientPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
         metadata = self._group if group is None else group
         assert metadata is not None
-        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside)
+        needs = self._needs_of_group if group is None else ""
+        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside, needs)
 
     def flush(self) -> int:
         """Serve delivery reports; return the number of undelivered records. It has a time-out, because a failed transaction is reported
@@ -202,7 +207,8 @@ class TransactionalProducer:
         self._open = False
         self.begin()
 
-    def _until_answered(self, call: Callable[[], Result], beside: Callable[[], None] | None = None) -> Result:
+    def _until_answered(self, call: Callable[[], Result], beside: Callable[[], None] | None = None, needs: str = "") -> Result:
+        """Return the call's result. `needs`: a right that it needs beside that on the transactional id, for the error."""
         warned = False
         while True:
             try:
@@ -211,7 +217,7 @@ class TransactionalProducer:
             except HungError:
                 raise TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced") from None
             except KafkaException as error:
-                failure = producer_failure(error, f"Write on transactional-id {self._transactional_id}")
+                failure = producer_failure(error, self._needs, needs)
                 if failure is not None:
                     raise failure from error
                 if self._give_up():

@@ -315,7 +315,7 @@ def _assemble(
 
     def transport(transactional_id: str) -> Transport:
         properties = {**config.producer_properties(), **throttling.properties}
-        transactions = TransactionalProducer(properties, transactional_id, group, loop.give_up, layout.guard.topic)
+        transactions = TransactionalProducer(properties, transactional_id, group, loop.give_up, layout.guard.topic, config.application_id)
         if config.exactly_once:
             return ExactlyOnce(transactions, guard, layout.guard, incidents)
         return AtLeastOnce(properties, transactions, guard, layout.guard, incidents, loop.give_up)

@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from penstock.runtime.coordination.fleet import Fleet
+from penstock.runtime.kafka.failures import lacks_right
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     InvalidStateStoreError,
@@ -119,6 +120,8 @@ class Worker:
         self._listen_at_ms = 0
         self._failures = 0
         self._failed_at_ms = 0
+        self._has_committed = False
+        """True if input was committed since the worker's start."""
         self._steps = 0
 
     def _new_incidents(self) -> Incidents:
@@ -311,6 +314,7 @@ class Worker:
         logger.info("the input has other topics or partitions: the worker begins again with other tasks")
         self._publish(State.REBALANCING)
         self._guarded(self._assembled.committer.commit)
+        self._has_committed |= self._assembled.committer.steps > 0
         halted = self._assembled.tasks.halted
         self._assembled.close_tasks()
         self._disassemble(clean=True)
@@ -355,10 +359,14 @@ class Worker:
         """Recover from an error, repeating until it succeeds; the broker may be away. Raises TaskMigratedError when the time of a stop has
         run out.
 
-        A failure that repeats before anything was committed has a lasting cause: the pause before the next attempt grows each time.
+        A failure that repeats before anything was committed has a lasting cause: the pause before the next attempt grows each time. A right
+        that is missing before the first commit ends the worker, as at its start; one that is taken away later may come back.
         """
         assembly, now_ms = self._assembled, self._clock.monotonic_ms()
         recovery = assembly.recovery
+        self._has_committed |= assembly.committer.steps > 0
+        if lacks_right(error) and not self._has_committed and not self._stopping.is_set():
+            raise StreamsError(str(error)) from error
         assembly.committer.failed()
         if self._steps != assembly.committer.steps or now_ms - self._failed_at_ms > FAILURE_MEMORY_MS:
             self._failures = 0

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +70,8 @@ NEW_PASSWORD = secrets.token_hex(12)
 LEAST = "least rights"
 FILE = "file"
 """The password is in a file of this name in the project's folder."""
+TABLE = "a table"
+"""As `no rights`, with a store that is restored from an input topic."""
 TOKEN_SECONDS = 20
 """Less than a test takes: the broker ends connections whose token has expired, unless their client brings another one."""
 
@@ -100,7 +103,8 @@ def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureReque
     lines = "".join(f'"{name}" = "{value}"\n' for name, value in shown.items())
     config = f"[applications.{application}.config]\n"
     text = STREAMS_TOML.format(application=application, bootstrap_servers=login.servers)
-    path.write_text(text.replace(config, config + lines))
+    factory = ":build_of_table" if request.param == TABLE else ":build"
+    path.write_text(text.replace(config, config + lines).replace(":build", factory))
     for name, value in {"STREAMS": path, "HOME": home, "TEST_APPLICATION": outside(application)}.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
     monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
@@ -703,6 +707,84 @@ def test_spark_without_a_right_says_which_writes_nothing_and_works_once_it_is_gr
         grant(project, {role: [right]})
     wait_until_wrong(project, role, set())
     assert (make_table(), run_over_history()) == (2, {source: {0: 1, 1: 1}})
+
+
+# py4j: as above
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("project", [TABLE], indirect=True)
+def test_a_store_that_is_restored_from_an_input_needs_rights_on_it_and_on_the_group(
+    project: Project, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows count up to the committed offset of the input, so the group is read, too."""
+    application = project.application
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    for topic, partitions in ((source, 2), (out, 1)):
+        project.broker.create_topic(topic, partitions, exact=True)
+    project.broker.produce(source, [("key", "value")])
+    name, launcher = application.instances[0], project.operations.launcher
+    inputs = [Right(Resource.TOPIC, source, (each,), "") for each in (Operation.READ, Operation.DESCRIBE_CONFIGS)]
+    group = Right(Resource.GROUP, application.id, (Operation.READ,), "")
+    described = replace(group, operations=(Operation.DESCRIBE,))
+
+    def restored(right: Right, instead: Sequence[Right] = ()) -> None:
+        """Start an instance whose state is lost, without a right; grant it, and start it again."""
+        revoke(project, Role.INSTANCE, right)
+        if instead:
+            grant(project, {Role.INSTANCE: instead})
+        monkeypatch.setenv(USER, Role.INSTANCE)
+        shutil.rmtree(project.operations.paths.state_dir(name), ignore_errors=True)
+        process, _ = launcher.start(application, name)
+        wait_until(lambda: not process.alive, 60, f"the end of the instance without {right}")
+        words = launcher.last_words(name)
+        assert re.search(f"It needs ({right.operations[0]}|Describe) on {right.resource} {right.name}", words), (right, words)
+        assert "`penstock acls`" in words
+        monkeypatch.setenv(USER, ADMIN)
+        for each in instead:
+            revoke(project, Role.INSTANCE, each)
+        grant(project, {Role.INSTANCE: [right]})
+
+    grant(project, {role: needed(project, role) for role in Role})
+    monkeypatch.setenv(USER, Role.INSTANCE)
+    assert penstock("start", name).exit_code == 0
+    wait_until(lambda: project.broker.consume(out), 60, "the row")
+    assert penstock("stop", name).exit_code == 0
+    project.broker.produce(source, [("key", "newer"), ("other", "value")])
+    for right in (*inputs, group):
+        restored(right)
+    restored(group, [described])  # which the first commit shows
+    monkeypatch.setenv(USER, Role.INSTANCE)
+    assert penstock("start", name).exit_code == 0
+    wait_until(lambda: len(project.broker.consume(out)) == 3, 60, "the other rows: nothing half-made was left")
+    monkeypatch.setenv(USER, ADMIN)
+    assert penstock("stop", name).exit_code == 0
+
+    monkeypatch.setenv(USER, Role.SPARK)
+    monkeypatch.setitem(spark.sparkContext.environment, "PENSTOCK_TEST_APPLICATION", outside(application.id))
+    written = tmp_path / "written"
+    table = TableRequest(
+        application=application.id,
+        store="rows",
+        table="rows",
+        format="parquet",
+        source="changelog",
+        location=str(written / "table"),
+        versions=str(written / "versions"),
+        version="1",
+        factory=application.factory,
+        config=dict(application.config),
+    )
+    for right in (*inputs, described):
+        wait_until_wrong(project, Role.SPARK, set())
+        revoke(project, Role.SPARK, right)
+        wait_until_wrong(project, Role.SPARK, {(f"{right.resource} {right.name}", right.operations[0])})
+        with pytest.raises(StreamsError) as raised:
+            make(table, spark, lambda _: None)
+        assert re.search(f"It needs ({right.operations[0]}|Describe) on {right.resource} {right.name}", str(raised.value)), right
+        assert "`penstock acls`" in str(raised.value)
+        assert not [path for path in written.rglob("*") if path.is_file() and path.name != ".lock"]
+        grant(project, {Role.SPARK: [right]})
+    wait_until_wrong(project, Role.SPARK, set())
+    assert make(table, spark, lambda _: None).rows == 2
 
 
 @pytest.mark.parametrize("project", ["certificate"], indirect=True)

@@ -63,3 +63,12 @@ def build_chained() -> Topology:
     copies = builder.stream(f"{application}-out", consumed).group_by_key()
     copies.count(counts).to_stream().to(f"{application}-moved", Produced(key=serdes.STRING, value=serdes.LONG))
     return builder.build()
+
+
+def build_of_table() -> Topology:
+    """Return a table of `<application>-in`, which is restored from that topic → `<application>-out`."""
+    application = os.environ["PENSTOCK_TEST_APPLICATION"]
+    builder = StreamsBuilder()
+    rows = builder.table(f"{application}-in", Consumed(key=serdes.STRING, value=serdes.STRING), Materialized("rows"))
+    rows.to_stream().to(f"{application}-out", Produced(key=serdes.STRING, value=serdes.STRING))
+    return builder.build({"topology.optimization": "reuse.ktable.source.topics"})
