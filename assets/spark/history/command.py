@@ -182,7 +182,7 @@ def brokers_of(application: SeedApplication, until: str) -> Brokers:
         at_ms = round(target.to.timestamp() * 1000) if isinstance(target.to, datetime) else None
         return Bounds(_by_topic(admin.start_offsets(all_of_them)), _by_topic(target.offsets(admin, all_of_them)), at_ms)
 
-    return Brokers(partitions, bounds)
+    return Brokers(partitions, bounds, admin.names)
 
 
 def _by_topic(offsets: Mapping[TopicPartition, NextOffset]) -> dict[str, dict[int, int]]:

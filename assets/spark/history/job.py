@@ -405,6 +405,11 @@ class _TaskOutputs:
             writer.add(key, value, timestamp, headers, partition)
 
     def _begin(self, topic: str) -> TopicWriter | None:
+        if topic in self._job.inputs:
+            raise HistoryError(
+                f"task {self._task} writes to topic {topic}, which the topology reads: its records would count in the history and in the "
+                "stream. Topics between two parts of a topology must be internal: repartition()"
+            )
         repartitions = topic in self._job.plan.repartitions
         writer: TopicWriter | None = None
         if repartitions or self._job.places.outputs is not None:

@@ -75,9 +75,11 @@ def history_topology(application: SeedApplication, given: Collection[str]) -> To
     return application.topology().matched(tuple(given))
 
 
-def plan_history(application: SeedApplication, given: Collection[str], partitions: Mapping[str, int]) -> HistoryPlan:
+def plan_history(
+    application: SeedApplication, given: Collection[str], partitions: Mapping[str, int], existing: Collection[str] = ()
+) -> HistoryPlan:
     """Return the plan. `given`: the topics for which input is given; `partitions`: the number of partitions of every source topic, and of
-    each sink topic that exists.
+    each sink topic that exists; `existing`: the topics that patterns may match.
 
     Raises HistoryError with everything that cannot be done right; TopologyError, StreamsConfigError.
     """
@@ -88,6 +90,7 @@ def plan_history(application: SeedApplication, given: Collection[str], partition
     global_inputs = list(topology.global_topics)
     problems = [
         *_missing_inputs(inputs, global_inputs, given),
+        *_unmatched(application, given, existing),
         *_wrong_counts([*inputs, *global_inputs], partitions),
         *_own_topics(parts, inputs, global_inputs),
         *_custom_stores(parts),
@@ -160,6 +163,16 @@ def _missing_inputs(inputs: Sequence[str], global_inputs: Sequence[str], given: 
         yield f"topic {topic} {what}, and has no input: --input {topic}=URI, or --input {topic}=kafka for the topic itself"
     for topic in sorted(set(given) - wanted):
         yield f"topic {topic} has an input, but is not read by the topology, which reads {', '.join(sorted(wanted)) or 'nothing'}"
+
+
+def _unmatched(application: SeedApplication, given: Collection[str], existing: Collection[str]) -> Iterator[str]:
+    """Yield the topics that a stream would read by a pattern, and this run would not."""
+    for topic, pattern in sorted(history_topology(application, existing).matched_topics.items()) if existing else ():
+        if topic not in given:
+            yield (
+                f"topic {topic} exists and is read by the pattern {pattern}, and has no input: --input {topic}=URI, or "
+                f"--input {topic}=kafka for the topic itself"
+            )
 
 
 def _wrong_counts(topics: Sequence[str], partitions: Mapping[str, int]) -> Iterator[str]:

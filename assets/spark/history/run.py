@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -74,10 +74,11 @@ class HistoryRequest:
 @dataclass(frozen=True, slots=True)
 class Brokers:
     """Topics as the brokers know them. `partitions` returns the number of partitions of each of these topics that exists; `bounds`, where
-    they begin and end."""
+    they begin and end; `names`, all topics, for sources with a pattern."""
 
     partitions: Callable[[list[str]], Mapping[str, int]]
     bounds: Callable[[list[str]], Bounds]
+    names: Callable[[], Collection[str]] = tuple
 
 
 class RunManifest(msgspec.Struct, frozen=True):
@@ -172,7 +173,8 @@ def plan_run(request: HistoryRequest, brokers: Brokers) -> HistoryPlan:
     given = tuple(request.inputs)
     topology = history_topology(request.application, given)
     named = {*given, *topology.sink_topics, *(topic for part in topology.sub_topologies() for topic in part.source_topics)}
-    return plan_history(request.application, given, brokers.partitions(sorted(named)))
+    existing = brokers.names() if topology.patterns else ()
+    return plan_history(request.application, given, brokers.partitions(sorted(named)), existing)
 
 
 def estimate(spark: SparkSession, request: HistoryRequest, brokers: Brokers) -> list[Estimate]:

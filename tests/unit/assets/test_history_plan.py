@@ -92,6 +92,12 @@ def grouped() -> Topology:
     return builder.build()
 
 
+def by_pattern() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream(re.compile("flights-.*"), STRINGS).to("out")
+    return builder.build()
+
+
 def planned(build: Callable[[], Topology], counts: Mapping[str, int], config: Mapping[str, object] = CONFIG) -> HistoryPlan:
     application = SeedApplication.of("history", f"{__name__}:{build.__name__}", config)
     return plan_history(application, [topic for topic in counts if topic != "out"], counts)
@@ -146,6 +152,15 @@ def test_a_topic_of_a_circle_that_others_write_too_is_refused() -> None:
 def test_what_cannot_be_done_right_is_refused_by_name(build: Callable[[], Topology], counts: Mapping[str, int], said: str) -> None:
     with pytest.raises(HistoryError, match=said):
         planned(build, counts)
+
+
+def test_a_topic_that_a_pattern_reads_and_that_has_no_input_is_refused() -> None:
+    """The stream would have read it."""
+    application = SeedApplication.of("history", f"{__name__}:by_pattern", CONFIG)
+    counts = {"flights-a": 2, "flights-b": 1}
+    assert plan_history(application, list(counts), counts, [*counts, "other", "history-flights-changelog"]).inputs == tuple(counts)
+    with pytest.raises(HistoryError, match=r"topic flights-b exists and is read by the pattern flights-\.\*, and has no input: --input"):
+        plan_history(application, ["flights-a"], counts, [*counts, "other"])
 
 
 def test_another_partitioner_of_the_producer_is_refused() -> None:

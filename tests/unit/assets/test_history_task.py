@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock import StreamsBuilder, StreamsConfig, Topology
 from penstock.assets.spark.history.beginning import fetched_start, parts_of
 from penstock.assets.spark.history.errors import HistoryError
 from penstock.assets.spark.history.job import Places, StageJob, TaskReport, repartitioned_rows, run_circle, run_task
@@ -312,6 +313,20 @@ def test_a_rejected_record_is_kept_with_its_error_or_ends_the_run(tmp_path: Path
         (11, bytes(8), [{"key": "h", "value": b"2"}], "processing"),
     ]
     assert found[1]["error_type"] == "ZeroDivisionError"
+
+
+def chosen_by_record() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("in").to(lambda key, value, context: "in" if value == "3" else "out")
+    return builder.build(StreamsConfig(CONFIG))
+
+
+def test_a_record_that_goes_to_a_topic_which_the_topology_reads_ends_the_run(tmp_path: Path) -> None:
+    """A stream would read it again; topics that are chosen per record are not known at the start."""
+    plan = plan_history(SeedApplication.of(APPLICATION, f"{__name__}:chosen_by_record", CONFIG), ["in"], {"in": 1, "out": 1})
+    run = Run(plan, tmp_path, {})
+    with pytest.raises(HistoryError, match="task 0_0 writes to topic in, which the topology reads"):
+        run.stage(plan.stages[0], {"in": {0: [Sent(b"a", b"%d" % n, FIRST_MS) for n in range(5)]}})
 
 
 def test_an_offset_that_occurs_twice_ends_the_run(tmp_path: Path) -> None:
