@@ -30,8 +30,11 @@ from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import StoreContext
+from tests.dagster.rehearsed import begin, counted, damage, take_at_rest
 from tests.dagster.spark_cluster import BARE_PYTHON, ConnectServer, SparkCluster
 from tests.dagster.spark_jobs import Work, run
+from tests.dagster.telling import Project
+from tests.dagster.test_commands import penstock
 from tests.dagster.test_spark_history import outputs_of, stores_of, write_table
 from tests.support import ROOT, Kafka, wait_until
 from tests.support.history import FAMILIES, WAITS_IN, Sent, by_driver, records
@@ -192,6 +195,34 @@ def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_work
     assert found == expected.outputs
     assert stores_of(made, 0) == expected.stores
     cluster.replace(number)
+
+
+def test_an_audit_on_a_cluster_finds_what_one_on_this_machine_finds(cluster: SparkCluster, project: Project, tmp_path: Path) -> None:
+    """The executors get the code of the build, read the topics, and fetch the snapshot from the folder of the seeds. Nothing is left
+    there."""
+    begin(project)
+    application, paths = project.application.id, project.operations.paths
+    declared = paths.streams_toml.read_text() + ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON)
+    declared += f'"spark.executorEnv.PENSTOCK_TEST_APPLICATION" = "{application}"\n'
+    paths.streams_toml.write_text(declared)
+    wait_until(lambda: counted(project) == 500, 60, "500 records")
+    take_at_rest(project)
+    newest = find(paths.snapshots(application))
+    refused = penstock("audit-state", application, "--engine", "spark", status=1)
+    assert f"need a folder that all of them reach: [applications.{application}.backfill] seed" in refused
+    seeds = tmp_path / "seeds"
+    paths.streams_toml.write_text(f'{declared}\n[applications.{application}.backfill]\nseed = "{seeds}"\n')
+    place = newest.task_place("1_0").local or newest.task_place("1_1").local
+    assert place is not None
+    [sums] = [folder for folder in place.iterdir() if folder.is_dir()]
+    damage(sums, b"b")
+    table = paths.home / "audits" / application / f"{newest.id}.csv"
+    found = penstock("audit-state", application, "--engine", "spark", status=1)
+    assert f"computed on Spark at {cluster.master}, as asked for" in found and "store sums: 3 rows; 1 keys differ" in found
+    on_cluster = table.read_text()
+    penstock("audit-state", application, "--engine", "local", status=1)
+    assert table.read_text() == on_cluster, "the same keys with the same values"
+    assert not list(seeds.glob(".rehearsals/*"))
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["terminated", "killed"])
