@@ -365,8 +365,8 @@ class Coordination:
             return "its session ran out, or the group was rebuilt"
         if self.membership.member_id != self._member.member_id:
             return f"its member id in the group is {self.membership.member_id or 'none'} now"
-        known = self._registry.members.get(self._key)
-        if known is None and self._granted_epoch >= 0:
+        buried = self._key in self._registry.buried or self._key not in self._registry.members
+        if buried and self._granted_epoch >= 0:
             return "the leader considered it dead"
         return None
 

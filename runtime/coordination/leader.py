@@ -212,7 +212,7 @@ class Leader:
 
     def _dead(self) -> list[str]:
         """Return the dead members: those missing from an answer of the group that was requested after their record was read, those whose
-        death was reported, and earlier incarnations of a worker that has a later one."""
+        death was reported, those that wrote a record after theirs was deleted, and earlier incarnations of a worker with a later one."""
         members = self._registry.members
         newest: dict[tuple[str, int], int] = {}
         for known in members.values():
@@ -222,6 +222,7 @@ class Leader:
             identity
             for identity, known in members.items()
             if self._is_reported_dead(identity)
+            or identity in self._registry.buried
             or known.member.incarnation < newest[known.member.instance, known.member.worker]
             or self._liveness.lives(known) is False
         ]

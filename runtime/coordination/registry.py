@@ -69,6 +69,9 @@ class Registry:
         """Number of records applied."""
         self.members: dict[str, Known] = {}
         """By identity: instance, worker and incarnation."""
+        self.buried: set[str] = set()
+        """Members whose record was deleted. A worker that was taken for dead may write one more before it reads that: the record counts
+        for nothing, since its transactional id is fenced and its tasks are others', and the leader deletes it too."""
         self.deaths: dict[str, Death] = {}
         """First report of each death, by the identity of the dead worker. Those by workers that were reported dead before do not count."""
         self.assignment: Assignment | None = None
@@ -129,6 +132,7 @@ class Registry:
                 self.shapes.setdefault(shape.key.decode(), shape)
             case Tombstone(kind=kind, id=key):
                 if kind == MEMBER and (gone := self.members.pop(key, None)) is not None:
+                    self.buried.add(key)
                     self._note_release(gone.held, Released(key, gone.written_ms))
                 elif kind == DEATH:
                     self.deaths.pop(key, None)
@@ -222,11 +226,11 @@ class Registry:
 
     def is_free(self, task: str, identity: str, gone: Collection[str] = ()) -> bool:
         """Return True if no other member may be running the task, and no other worker of the same instance may have the task's folder open.
-        Members in `gone` are ignored, and those that said that they close for a restart: they do so when all of their tasks are committed
-        and closed."""
+        Members in `gone` and buried ones are ignored, and those that said that they close for a restart: they do so when all of their
+        tasks are committed and closed."""
         instance = self.members[identity].member.instance if identity in self.members else ""
         for other, known in self.members.items():
-            if other == identity or other in gone or known.member.returns:
+            if other == identity or other in gone or other in self.buried or known.member.returns:
                 continue
             if task in known.held or (known.member.instance == instance and task in known.kept):
                 return False

@@ -205,7 +205,7 @@ class Worker:
     def obey(self) -> None:
         """Closes what is not granted and says so, then opens what is. Who was taken for dead joins again, under the same member id."""
         self.read()
-        if self.name in FENCED and self.name not in self.registry.members:
+        if self.name in FENCED and (self.name in self.registry.buried or self.name not in self.registry.members):
             self.world.incarnations += 1
             self.incarnation, self.running = self.world.incarnations, set()
             self.name = f"{self.instance}/{self.worker}/{self.incarnation}"
@@ -363,6 +363,27 @@ def test_a_leader_that_is_taken_for_dead_joins_again_and_leads_again() -> None:
     assert late.name in {grant.identity for grant in last.grants} and not late.registry.deaths
 
 
+def test_what_a_member_writes_after_it_was_taken_for_dead_does_not_take_its_tasks_back() -> None:
+    """It has not read yet that its record was deleted. Its member id is still in the group."""
+    world = World()
+    leader, late, other = (Worker(world, name, 1) for name in ("a/1", "b/1", "c/1"))
+    settle(leader, late, other)
+    assert leader.leads and late.running
+    leader.announce(late)
+    settle(leader, other, rounds=20)
+    assert leader.running | other.running == {str(task) for task in TASKS}
+    moved = leader.running.copy(), other.running.copy()
+    late.report()
+    written = len(world.log)
+    settle(leader, other, rounds=20)
+    assert moved == (leader.running, other.running), "no task moves because of it"
+    assert late.name not in leader.registry.members, "its record is deleted again"
+    since = [record for key, value in world.log[written:] if isinstance(record := decode(key, value), Assignment)]
+    assert late.name not in {grant.identity for assignment in since for grant in assignment.grants}
+    settle(late, leader, other, rounds=20)
+    assert late.name == "b/1/2" and late.name in leader.registry.members and late.name not in leader.registry.buried
+
+
 def test_of_two_that_take_each_other_for_dead_the_first_to_say_so_lives() -> None:
     world = World()
     leader, second, other = (Worker(world, name, 1) for name in ("a/1", "b/1", "b/2"))
@@ -476,6 +497,12 @@ class Leaders(RuleBasedStateMachine):
             if heard:
                 self.workers[name].hear()
             self.workers[name].leader.step()
+
+    @rule(name=st.sampled_from(NAMES))
+    def reports_without_reading(self, name: str) -> None:
+        """It may have been taken for dead."""
+        if self.workers[name].alive:
+            self.workers[name].report()
 
     @rule(name=st.sampled_from(NAMES))
     def dies(self, name: str) -> None:
