@@ -19,6 +19,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -313,6 +314,41 @@ def test_a_stream_that_starts_with_the_seed_of_its_history_is_the_stream_of_the_
         assert before
         assert after
         assert before + after == produced(broker, f"{topic}-{output}", number)[len(after) :]
+
+
+def test_each_partition_of_a_topic_is_one_task_also_without_records(spark: SparkSession, broker: Kafka, tmp_path: Path) -> None:
+    """Nothing is sorted on the way: Spark reads each partition in its order. One has gaps, one an aborted record only, one nothing."""
+    [family] = [each for each in FAMILIES if str(each) == "counts"]
+    topic = broker.create_topic("in", 4, exact=True)
+    random = Random(9)
+    sent = {number: records(random, 150, null_keys=True) for number in (0, 3)}
+    producer = Producer(broker.connection.client({"transactional.id": unique("aborts")}))
+    producer.init_transactions(30)
+
+    def write(number: int, each: Sent) -> None:
+        producer.produce(topic, each.value, each.key, number, timestamp=each.timestamp, headers=[*(each.headers or ())])
+
+    for first in range(0, 150, 50):
+        producer.begin_transaction()
+        for number, of_partition in sent.items():
+            for each in of_partition[first : first + 50]:
+                write(number, each)
+        producer.commit_transaction()
+        producer.begin_transaction()
+        for number in (1, 3):
+            write(number, Sent(b"a", b"5", FIRST_MS))
+        producer.flush()
+        producer.abort_transaction()
+    config = {**CONFIG, "bootstrap.servers": broker.bootstrap_servers}
+    application = SeedApplication.of(APPLICATION, family.factory, config)
+    request = HistoryRequest(application, {topic: BackfillInput("kafka")}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"))
+    result = run_history(spark, request, brokers_of(application, "latest"))
+    assert (result.stages[0].tasks, result.stages[0].records) == (4, 300)
+    assert result.next_offsets[topic] == broker.end_offsets(topic)
+    for number in range(4):
+        expected = by_driver(family, {topic: sent.get(number, [])}, tmp_path / f"driver-{number}")
+        assert outputs_of(result, f"0_{number}") == {name: rows for name, rows in expected.outputs.items() if rows}
+        assert stores_of(result, number) == expected.stores
 
 
 def test_the_command_goes_on_after_a_kill_and_stages_that_are_done_do_not_run_again(

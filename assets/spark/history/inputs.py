@@ -67,13 +67,15 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Records of one topic, with the columns of `_READ`. `ordered`: by offset; else by time. `next_offsets`: where the stream goes on."""
+    """Records of one topic, with the columns of `_READ`. `ordered`: by offset; else by time. `next_offsets`: where the stream goes on.
+    `in_order`: each Spark partition of `rows` has the records of one partition of the topic, by offset, so that they need not be sorted."""
 
     topic: str
     rows: DataFrame
     ordered: bool
     next_offsets: Mapping[int, int]
     notes: tuple[str, ...] = ()
+    in_order: bool = False
 
 
 def read_input(
@@ -122,7 +124,7 @@ def _of_topic(spark: SparkSession, topic: str, bounds: Bounds, config: Mapping[s
     )
     time = F.unix_millis("timestamp").alias("timestamp")
     rows = records.select("partition", "offset", time, "key", "value", never_null(F.col("headers")).alias("headers"))
-    return Input(topic, rows, True, ends, notes)
+    return Input(topic, rows, True, ends, notes, in_order=True)  # the connector reads each span in one task
 
 
 def never_null(headers: Column) -> Column:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -33,6 +35,7 @@ from penstock.assets.spark.history.records import (
     ROWS,
     CircleInput,
     ParquetPart,
+    PartitionInput,
     TaskInput,
     TopicWriter,
     header_array,
@@ -118,27 +121,30 @@ class StageJob:
 def run_stage(spark: SparkSession, job: StageJob, inputs: Mapping[str, Input], earlier: Sequence[TaskReport]) -> list[TaskReport]:
     """Run all tasks of a stage and return their reports, ordered by partition. Raises HistoryError."""
     stage = job.stage
-    rows = _begins(spark, stage.spark_tasks)
-    for place, topic in enumerate(stage.topics):
-        if topic in stage.repartitions:
-            folder = place_of(job.places.rows) / topic
-            files = [(folder / file.name).uri for report in earlier for file in report.files if file.topic == topic]
-            rows = rows.unionByName(_read_repartitioned(spark, files, place))
-        else:
-            rows = rows.unionByName(_of_input(inputs[topic], place))
-    numbers = F.array(*[F.lit(slot) for slot in slots(stage.spark_tasks)])
-    task = F.lit(0) if stage.circle else F.col("partition")
-    rows = rows.withColumns({"slot": F.element_at(numbers, task + 1), "headers": never_null(F.col("headers"))}).select(*ROWS.names)
-    timed = any(topic in inputs and not inputs[topic].ordered for topic in stage.topics)
-    order = ["partition", "place", *ORDER, *(["key", "value"] if timed else [])]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for report in run_circle(job, batches) if stage.circle else [run_task(job, batches)]:
             yield _reported(msgspec.json.encode(report))
 
-    sorted_rows = rows.repartition(stage.spark_tasks, "slot").sortWithinPartitions(*order)
-    reports = _collected(stage.label, sorted_rows.mapInArrow(run, from_arrow_schema(REPORTS)))
-    found = [msgspec.json.decode(report, type=TaskReport) for report in reports]
+    def run_in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = iter(batches)
+        if (first := next((batch for batch in rows if batch.num_rows), None)) is not None:
+            yield _reported(msgspec.json.encode(run_task(job, chain([first], rows), in_order=True)))
+
+    def reports_of(rows: DataFrame, made_by: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[TaskReport]:
+        reports = _collected(stage.label, rows.mapInArrow(made_by, from_arrow_schema(REPORTS)))
+        return [msgspec.json.decode(report, type=TaskReport) for report in reports]
+
+    only = inputs.get(stage.topics[0]) if len(stage.topics) == 1 and not stage.circle else None
+    if only is not None and only.in_order:
+        found = reports_of(only.rows, run_in_order)
+        seen = Counter(report.task for report in found)
+        if twice := [task for task, times in seen.items() if times > 1]:
+            raise HistoryError(f"Spark has read a partition of topic {only.topic} in several parts: task {', '.join(sorted(twice))}")
+        if without := [number for number in range(stage.tasks) if str(TaskId(stage.sub_topology, number)) not in seen]:
+            found += reports_of(_begins(spark, without), run)
+    else:
+        found = reports_of(_sorted_rows(spark, job, inputs, earlier), run)
     return sorted(found, key=lambda report: TaskId.parse(report.task))
 
 
@@ -180,10 +186,31 @@ def _attempt(run: str) -> str:
 # --- rows of a stage -----------------------------------------------------------------------------------------------------------------
 
 
-def _begins(spark: SparkSession, tasks: int) -> DataFrame:
-    """Return the row that begins each task."""
+def _sorted_rows(spark: SparkSession, job: StageJob, inputs: Mapping[str, Input], earlier: Sequence[TaskReport]) -> DataFrame:
+    """Return the rows of all tasks, those of each in a Spark partition of their own, in order."""
+    stage = job.stage
+    rows = _begins(spark, range(stage.spark_tasks))
+    for place, topic in enumerate(stage.topics):
+        if topic in stage.repartitions:
+            folder = place_of(job.places.rows) / topic
+            files = [(folder / file.name).uri for report in earlier for file in report.files if file.topic == topic]
+            rows = rows.unionByName(_read_repartitioned(spark, files, place))
+        else:
+            rows = rows.unionByName(_of_input(inputs[topic], place))
+    numbers = F.array(*[F.lit(slot) for slot in slots(stage.spark_tasks)])
+    task = F.lit(0) if stage.circle else F.col("partition")
+    rows = rows.withColumns({"slot": F.element_at(numbers, task + 1), "headers": never_null(F.col("headers"))}).select(*ROWS.names)
+    timed = any(topic in inputs and not inputs[topic].ordered for topic in stage.topics)
+    order = ["partition", "place", *ORDER, *(["key", "value"] if timed else [])]
+    return rows.repartition(stage.spark_tasks, "slot").sortWithinPartitions(*order).drop("slot", *ORDER)
+
+
+def _begins(spark: SparkSession, tasks: Sequence[int]) -> DataFrame:
+    """Return the row that begins each of these tasks, in a Spark partition of its own."""
     none = [F.lit(None).cast(from_arrow_schema(ROWS)[name].dataType).alias(name) for name in ROWS.names[3:]]
-    return spark.range(tasks).select(F.lit(0).alias("slot"), F.col("id").cast("int").alias("partition"), F.lit(BEGIN).alias("place"), *none)
+    partition = F.element_at(F.array(*[F.lit(number) for number in tasks]), F.col("id").cast("int") + 1)
+    rows = spark.range(0, len(tasks), 1, len(tasks))
+    return rows.select(F.lit(0).alias("slot"), partition.alias("partition"), F.lit(BEGIN).alias("place"), *none)
 
 
 def _of_input(given: Input, place: int) -> DataFrame:
@@ -238,12 +265,13 @@ def read_file(place: Place) -> Iterator[pa.RecordBatch]:
 # --- a task, on an executor ----------------------------------------------------------------------------------------------------------
 
 
-def run_task(job: StageJob, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-    """Run a task over its rows. Raises HistoryError for records that do not fit or are rejected, and the engine's errors."""
+def run_task(job: StageJob, batches: Iterable[pa.RecordBatch], *, in_order: bool = False) -> TaskReport:
+    """Run a task over its rows; `in_order`: they are those of its only topic, as Spark has read them. Raises HistoryError for records that
+    do not fit or are rejected, and the engine's errors."""
     began, cpu_began = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory(prefix="penstock-history-") as folder:
         local = Path(folder)
-        given = TaskInput(job.stage.topics, batches, local)
+        given = PartitionInput(job.stage.topics[0], batches) if in_order else TaskInput(job.stage.topics, batches, local)
         task, attempt = TaskId(job.stage.sub_topology, given.partition), _attempt(job.run)
         outputs = _TaskOutputs(job, task, local)
         rejected = _Rejected(job.places.rejected, local)

@@ -1,16 +1,18 @@
 """Records of history as columns: between Spark's Arrow batches and the engine, and from the engine into Parquet files.
 
     rows of a stage     slot, partition, place, o1, o2, o3 · offset, timestamp, key, value, headers
+    rows of a task      partition, place · offset, timestamp, key, value, headers
 
 `place` is the number of the topic among those that the stage reads, -1 for the row that begins a task, which has one even without
-records. `o1`, `o2`, `o3` order the records of a partition (docs/history.md). `offset` is null where the order is all there is.
+records. `o1`, `o2`, `o3` order the records of a partition (docs/history.md); Spark sorts by them, and a task gets its rows without them.
+`offset` is null where the order is all there is.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO
 
@@ -70,11 +72,13 @@ def raw_columns(topic: str, rows: pa.RecordBatch, partition: int, last: int | No
     begin = 0 if last is None else last + 1
     offsets: Sequence[int] = range(begin, begin + rows.num_rows)
     if not rows.column("offset").null_count:
-        offsets = rows.column("offset").to_pylist()
-        steps = np.diff(np.asarray([-1 if last is None else last, *offsets]))
+        given = np.asarray(rows.column("offset"))
+        steps = np.diff(given, prepend=-1 if last is None else last)
         if (steps <= 0).any():
-            twice = offsets[int(np.flatnonzero(steps <= 0)[0])]
+            twice = int(given[np.flatnonzero(steps <= 0)[0]])
             raise HistoryError(f"input of topic {topic}: partition {partition} has more than one record at offset {twice}")
+        first = int(given[0])
+        offsets = range(first, first + len(given)) if given[-1] - first == len(given) - 1 else given.tolist()
     return RawColumns(
         topic,
         partition,
@@ -135,6 +139,28 @@ class TaskInput:
             yield self._waiting
         for _, rows in self._slices:
             yield rows
+
+
+class PartitionInput:
+    """Rows of one task that reads one topic, and whose rows Spark reads in their order (`Input.in_order`)."""
+
+    def __init__(self, topic: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """`batches` has rows. Reads the first of them."""
+        self._topic = topic
+        self._batches = (batch for batch in batches if batch.num_rows)
+        self._first = next(self._batches)
+        self.partition = int(self._first.column("partition")[0].as_py())
+
+    def sources(self, begins: Begins) -> dict[TopicPartition, Iterator[RawColumns]]:
+        """Return the records, to be read once. It raises HistoryError if they are not those of one partition."""
+        at = TopicPartition(self._topic, self.partition)
+        return {at: _numbered(at, self._of_one_partition(), begins)}
+
+    def _of_one_partition(self) -> Iterator[pa.RecordBatch]:
+        for batch in chain([self._first], self._batches):
+            if (np.asarray(batch.column("partition")) != self.partition).any():
+                raise HistoryError(f"Spark has read partition {self.partition} of topic {self._topic} together with another")
+            yield batch
 
 
 class CircleInput:

@@ -171,6 +171,32 @@ def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path:
         assert comparable(found.stores, number) == comparable(expected.stores, number)
 
 
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each.topics == ("in",) and not each.one_partition], ids=str)
+def test_rows_that_are_read_in_their_order_need_no_first_row(family: Family, tmp_path: Path) -> None:
+    """As Spark reads a partition of a topic: batches of any size, empty ones among them, offsets with gaps."""
+    sent = records(Random(f"{family}"), 200, null_keys=family.null_keys)
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), ["in"], {"in": 2})
+    table = pa.concat_tables([rows_of(0, 1, sent[:70], 5), rows_of(0, 1, sent[70:], 900)])
+    filled = table.to_batches(BATCH)
+    batches = [filled[0].slice(0, 0), *(each for batch in filled for each in (batch, batch.slice(0, 0)))]
+    run = Run(plan, tmp_path, {})
+    job = StageJob(plan, plan.stages[0], run.places, "s1", 1, "r", {"in": dict.fromkeys(range(2), 1_000)}, {})
+    run.reports.append(run_task(job, iter(batches), in_order=True))
+    assert [(report.task, report.records) for report in run.reports] == [("0_1", 200)]
+    expected, found = by_driver(family, {"in": sent}, tmp_path / "driver"), run.made(1)
+    assert found.outputs == expected.outputs
+    assert comparable(found.stores, 1) == comparable(expected.stores, 1)
+
+
+def test_rows_of_two_partitions_in_one_task_are_refused(tmp_path: Path) -> None:
+    plan = plan_history(SeedApplication.of(APPLICATION, "tests.support.history:counts", CONFIG), ["in"], {"in": 2})
+    sent = records(Random(1), 20, null_keys=False)
+    both = pa.concat_tables([rows_of(0, 0, sent), rows_of(0, 1, sent)]).combine_chunks().to_batches()
+    job = StageJob(plan, plan.stages[0], Run(plan, tmp_path, {}).places, "s1", 1, "r", {"in": dict.fromkeys(range(2), 1_000)}, {})
+    with pytest.raises(HistoryError, match="Spark has read partition 0 of topic in together with another"):
+        run_task(job, iter(both), in_order=True)
+
+
 def day_and_rest(sent: Sequence[Sent], until_ms: int) -> tuple[Sequence[Sent], Sequence[Sent]]:
     """Split a partition after the records whose largest timestamp so far is before a time."""
     latest = list(accumulate((each.timestamp for each in sent), max))
