@@ -7,17 +7,153 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import partial
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from penstock.runtime.instance import run_command
 from penstock.runtime.model.errors import MissingExtraError
 from penstock.runtime.model.extras import extra
 
+_INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repair", "State", "This machine"
+_COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
+    (_INSTANCES, "instances", ("start", "stop", "restart", "deploy", "scale", "drain")),
+    (_INSPECT, "inspection", ("status", "tasks", "events", "describe")),
+    (_INSPECT, "doctor", ("doctor",)),
+    (_INSPECT, "topology", ("topology",)),
+    (_INSPECT, "board", ("board",)),
+    (_INSPECT, "trail", ("audit", "run_books")),
+    (_REPAIR, "instances", ("pause", "resume")),
+    (_STATE, "query", ("query",)),
+    (_STATE, "tables", ("tables",)),
+    (_STATE, "reset", ("reset",)),
+    (_STATE, "backfill", ("backfill",)),
+    (_STATE, "audit_state", ("audit_state",)),
+    (_INSTANCES, "rehearse", ("rehearse",)),
+    (_MACHINE, "init", ("init",)),
+    (_MACHINE, "dev", ("dev",)),
+    (_MACHINE, "where", ("where",)),
+    (_MACHINE, "docs", ("docs",)),
+    (_MACHINE, "acls", ("acls",)),
+    (_REPAIR, "run_book", ("skip_record",)),
+)
+"""Panel of the help, module in `orchestration/commands/`, its functions."""
+_ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+"""Settings of a command that parses its arguments itself."""
+_RENAMED = {"skip_record": "skip"}
+_GROUPS = {
+    "alerts": (_REPAIR, "List, acknowledge, comment and resolve alerts."),
+    "run_book": (_REPAIR, "Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one."),
+    "snapshot": (_STATE, ""),
+    "broker": (_MACHINE, "The embedded Kafka: start it, stop it, run Kafka's own tools on it."),
+}
+"""Modules whose `app` is a group of commands: panel, and help where the group has none of its own."""
+
+
+_Add = Callable[[typer.Typer], None]
+_Command = TyperCommand | TyperGroup
+
+
+def _load(module: str) -> ModuleType | MissingExtraError:
+    """Import a module of commands. Return the error if it is one of the control plane's, whose packages are not installed."""
+    try:
+        with extra("dagster", "the control plane"):
+            return importlib.import_module(f"penstock.orchestration.commands.{module}")
+    except MissingExtraError as error:
+        return error
+
+
+def _refusal(name: str, missing: MissingExtraError) -> Callable[[], None]:
+    """Return what stands for a command, or a group of them, that cannot be imported."""
+
+    def refuse() -> None:
+        typer.secho(f"penstock {name}: {missing}", fg="red", err=True)
+        raise typer.Exit(1)
+
+    refuse.__doc__ = f"Not installed: {missing}"
+    return refuse
+
+
+def _add_command(parent: typer.Typer, *, panel: str, name: str, module: str, function: str) -> None:
+    loaded = _load(module)
+    if isinstance(loaded, MissingExtraError):
+        parent.command(name, rich_help_panel=panel, context_settings=_ANYTHING)(_refusal(name, loaded))
+    else:
+        parent.command(name, rich_help_panel=panel)(getattr(loaded, function))
+
+
+def _add_group(parent: typer.Typer, *, panel: str, name: str, module: str, described: str) -> None:
+    loaded = _load(module)
+    if isinstance(loaded, MissingExtraError):
+        parent.command(name, rich_help_panel=panel, context_settings=_ANYTHING)(_refusal(name, loaded))
+    else:
+        parent.add_typer(loaded.app, name=name, rich_help_panel=panel, help=described or loaded.app.info.help)
+
+
+def _add_run(parent: typer.Typer) -> None:
+    from penstock.runtime.instance import run_command
+
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(run_command.main(context.args))
+
+    parent.command("run", rich_help_panel=_INSTANCES, help=run_command.SUMMARY, context_settings=_ANYTHING)(run)
+
+
+def _all() -> Iterator[tuple[str, _Add]]:
+    """Yield the name of each command or group, in the order of the help, and what adds it to a program."""
+    for panel, module, functions in _COMMANDS:
+        for function in functions:
+            name = _RENAMED.get(function, function.replace("_", "-"))
+            yield name, partial(_add_command, panel=panel, name=name, module=module, function=function)
+    for module, (panel, described) in _GROUPS.items():
+        name = module.replace("_", "-")
+        yield name, partial(_add_group, panel=panel, name=name, module=module, described=described)
+    yield "run", _add_run
+
+
+class _Loading(MutableMapping[str, _Command]):
+    """Commands by name, each imported when it is asked for: all of them take a second, most of them less."""
+
+    def __init__(self) -> None:
+        self._adds: dict[str, _Add] = dict(_all())
+        self._loaded: dict[str, _Command] = {}
+
+    def __getitem__(self, name: str) -> _Command:
+        if name not in self._loaded:
+            program = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+            self._adds[name](program)
+            self._loaded[name] = cast(_Command, typer.main.get_group(program).commands[name])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: _Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._adds[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._adds
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._adds)
+
+    def __len__(self) -> int:
+        return len(self._adds)
+
+
+class _Commands(TyperGroup):
+    """The program, whose commands are imported one by one."""
+
+    def __init__(self, **given: object) -> None:
+        super().__init__(**cast(dict[str, Any], {**given, "commands": None}))
+        self.commands = cast(Any, _Loading())
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -55,83 +191,3 @@ def _options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Options of `penstock` itself."""
-
-
-_INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repair", "State", "This machine"
-_COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
-    (_INSTANCES, "instances", ("start", "stop", "restart", "deploy", "scale", "drain")),
-    (_INSPECT, "inspection", ("status", "tasks", "events", "describe")),
-    (_INSPECT, "doctor", ("doctor",)),
-    (_INSPECT, "topology", ("topology",)),
-    (_INSPECT, "board", ("board",)),
-    (_INSPECT, "trail", ("audit", "run_books")),
-    (_REPAIR, "instances", ("pause", "resume")),
-    (_STATE, "query", ("query",)),
-    (_STATE, "tables", ("tables",)),
-    (_STATE, "reset", ("reset",)),
-    (_STATE, "backfill", ("backfill",)),
-    (_STATE, "audit_state", ("audit_state",)),
-    (_INSTANCES, "rehearse", ("rehearse",)),
-    (_MACHINE, "init", ("init",)),
-    (_MACHINE, "dev", ("dev",)),
-    (_MACHINE, "where", ("where",)),
-    (_MACHINE, "docs", ("docs",)),
-    (_MACHINE, "acls", ("acls",)),
-    (_REPAIR, "run_book", ("skip_record",)),
-)
-"""Panel of the help, module in `orchestration/commands/`, its functions."""
-_ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-"""Settings of a command that parses its arguments itself."""
-_RENAMED = {"skip_record": "skip"}
-_GROUPS = {
-    "alerts": (_REPAIR, "List, acknowledge, comment and resolve alerts."),
-    "run_book": (_REPAIR, "Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one."),
-    "snapshot": (_STATE, ""),
-    "broker": (_MACHINE, "The embedded Kafka: start it, stop it, run Kafka's own tools on it."),
-}
-"""Modules whose `app` is a group of commands: panel, and help where the group has none of its own."""
-
-
-def _load(module: str) -> ModuleType | MissingExtraError:
-    """Import a module of commands. Return the error if it is one of the control plane's, whose packages are not installed."""
-    try:
-        with extra("dagster", "the control plane"):
-            return importlib.import_module(f"penstock.orchestration.commands.{module}")
-    except MissingExtraError as error:
-        return error
-
-
-def _refusal(name: str, missing: MissingExtraError) -> Callable[[], None]:
-    """Return what stands for a command, or a group of them, that cannot be imported."""
-
-    def refuse() -> None:
-        typer.secho(f"penstock {name}: {missing}", fg="red", err=True)
-        raise typer.Exit(1)
-
-    refuse.__doc__ = f"Not installed: {missing}"
-    return refuse
-
-
-def _add(panel: str, name: str, loaded: ModuleType | MissingExtraError, function: str) -> None:
-    if isinstance(loaded, MissingExtraError):
-        app.command(name, rich_help_panel=panel, context_settings=_ANYTHING)(_refusal(name, loaded))
-    else:
-        app.command(name, rich_help_panel=panel)(getattr(loaded, function))
-
-
-for panel, module, functions in _COMMANDS:
-    for function in functions:
-        _add(panel, _RENAMED.get(function, function.replace("_", "-")), _load(module), function)
-for module, (panel, described) in _GROUPS.items():
-    loaded, name = _load(module), module.replace("_", "-")
-    if isinstance(loaded, MissingExtraError):
-        _add(panel, name, loaded, "")
-    else:
-        app.add_typer(loaded.app, name=name, rich_help_panel=panel, help=described or loaded.app.info.help)
-
-
-def run(context: typer.Context) -> None:
-    raise typer.Exit(run_command.main(context.args))
-
-
-app.command(rich_help_panel=_INSTANCES, help=run_command.SUMMARY, context_settings=_ANYTHING)(run)

@@ -50,6 +50,7 @@ def test_the_migrations_make_the_tables_of_the_models(control_plane: ControlPlan
     with control_plane.reading() as session:
         connection = session.connection()
         assert migrate.is_current(connection)
+        assert MigrationContext.configure(connection).get_current_revision() == migrate.newest()
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 

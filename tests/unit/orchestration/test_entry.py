@@ -6,6 +6,7 @@ import importlib.metadata
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -36,6 +37,27 @@ def test_ctrl_c_while_the_command_loads_ends_it_without_a_traceback() -> None:
         _, errors = process.communicate(timeout=10)
     assert process.returncode == -signal.SIGINT
     assert errors == ""
+
+
+ONE_COMMAND = """
+import sys
+from typer.testing import CliRunner
+from penstock.orchestration.cli import app
+from penstock.orchestration.database import ControlPlane
+assert CliRunner().invoke(app, ["status", "--help"]).exit_code == 0
+own = [name.removeprefix("penstock.orchestration.commands.") for name in sys.modules if name.startswith("penstock.orchestration.commands.")]
+print(*sorted(own))
+url = f"sqlite:///{sys.argv[1]}/control-plane.db"
+with ControlPlane(url).reading():
+    pass
+print(*sorted({"alembic", "dagster"} & sys.modules.keys()))
+"""
+
+
+def test_a_command_imports_its_own_module_and_what_migrates_tables_only_if_there_are_some_to_migrate(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ONE_COMMAND, str(tmp_path)]
+    said = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout for _ in range(2)]
+    assert [each.splitlines() for each in said] == [["command_config common inspection", last] for last in ("alembic", "")]
 
 
 def test_the_version_is_the_installed_packages() -> None:
