@@ -14,6 +14,7 @@ from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.seeds.first_state import FirstState
 from penstock.runtime.tasks.follower import FollowerTask
 from penstock.runtime.worker.lock_waits import LockWaits
+from penstock.runtime.worker.openings import Openings
 from penstock.runtime.worker.task_factory import TaskFactory
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Followers:
         self._restorer = restorer
         self._clock = clock
         self._waits = LockWaits(clock)
+        self._openings = Openings(clock)
         self._first_state = first_state
         self._acceptable_lag = acceptable_lag
         self._recently_ms = recently_ms
@@ -76,13 +78,17 @@ class Followers:
         return promoted
 
     def open(self, wanted: Mapping[TaskId, TaskKind]) -> None:
-        """Open the tasks that are not open yet. Raises StateDirectoryError."""
-        for task_id, kind in sorted(wanted.items(), key=lambda each: each[0]):
+        """Open the tasks that are not open yet; of many, `advance` opens the rest. Raises StateDirectoryError."""
+        for task_id, kind in wanted.items():
             if task_id not in self._tasks:
-                self._open(self._task_factory.follower(task_id, kind))
+                self._tasks[task_id] = self._task_factory.follower(task_id, kind)
+        self._open_some()
+
+    def _open_some(self) -> None:
+        for task in self._openings.of_this_turn([task for task in self.all() if task.state is TaskState.CREATED]):
+            self._open(task)
 
     def _open(self, task: FollowerTask) -> None:
-        self._tasks[task.id] = task
         try:
             if not self._first_state.is_settled(task.plan):
                 return
@@ -102,9 +108,7 @@ class Followers:
 
         If a broker does not answer, the next call asks again. Raises MissingSourceTopicError for a missing changelog.
         """
-        for task in self.all():
-            if task.state is TaskState.CREATED:
-                self._open(task)
+        self._open_some()
         waiting = [task for task in self._tasks.values() if not task.followed and task.state is not TaskState.CREATED]
         if waiting:
             try:

@@ -404,8 +404,8 @@ class Worker:
         restoring = bool(assembly.restorer.restoring) or assembly.followers.behind
         pause = 0.0 if not idle else FOLLOW_SECONDS if reader.assigned or (building and restoring) else longest
         global_moved = assembly.step_global(pause if building else 0.0)
-        tasks.advance(pause if restoring and not global_moved else 0.0)
-        busy = building or restoring or global_moved
+        tasks.advance(pause if restoring and not global_moved and not tasks.opening else 0.0)
+        busy = building or restoring or global_moved or tasks.opening
         if reader.assigned and not tasks.halted:
             tasks.enqueue(reader.poll(0.0 if busy or not idle else committer.wait_seconds(now_ms, longest)))
             tasks.balance(self._most_buffered)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from penstock.runtime.changelog.restore import Restorer
 from penstock.runtime.coordination import Coordination
 from penstock.runtime.kafka.input_reader import Polled, Reader
+from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StateDirectoryLockedError, StateLostError, StreamsError, TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
@@ -24,6 +25,7 @@ from penstock.runtime.tasks.follower import FollowerTask
 from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.worker.lock_waits import LockWaits
+from penstock.runtime.worker.openings import Openings
 from penstock.runtime.worker.positions import OFFSETS_SECONDS, OUT_OF_RANGE, RECREATED, Positions
 from penstock.runtime.worker.task_factory import TaskFactory
 
@@ -45,6 +47,7 @@ class TaskManager:
         waits: LockWaits,
         first_state: FirstState,
         metrics: Metrics,
+        clock: Clock,
         *,
         halted: bool = False,
     ) -> None:
@@ -57,6 +60,7 @@ class TaskManager:
         self._positions = positions
         self._waits = waits
         self._first_state = first_state
+        self._openings = Openings(clock)
         self._hand_overs = metrics.counter("hand-over-total", THREAD)
         self._gaps = metrics.latency("hand-over-gap", THREAD)
         self._tasks: dict[TaskId, ActiveTask] = {}
@@ -100,6 +104,11 @@ class TaskManager:
         return any(task.plan.subtopology.stores for task in self.in_state(TaskState.CREATED, TaskState.RESTORING))
 
     @property
+    def opening(self) -> bool:
+        """True while tasks are left to be opened in the next turn."""
+        return self._openings.unfinished
+
+    @property
     def starting(self) -> bool:
         """True while a task is not yet able to process."""
         return any(task.state in (TaskState.CREATED, TaskState.RESTORING) for task in self._tasks.values())
@@ -133,9 +142,9 @@ class TaskManager:
     # -- creation and restore --------------------------------------------------------------------------------------------------
 
     def create(self, ids: Collection[TaskId], promoted: Collection[FollowerTask] = ()) -> None:
-        """Create the tasks that are not here yet and start their restore; promoted standbys and learners continue from their position.
-        Committed offsets are read first, which waits for the open transaction of a fenced predecessor, then the ends of the changelogs
-        (rules.md, 22).
+        """Create the tasks that are not here yet and start their restore; promoted standbys and learners continue from their position. Of
+        many tasks `advance` opens the rest (`openings.py`). Committed offsets are read first, which waits for the open transaction of a
+        fenced predecessor, then the ends of the changelogs (rules.md, 22).
 
         Raises StateLostError (rules.md, 14), StreamsError if the broker does not answer; what was opened by then is kept and tried again.
         """
@@ -151,7 +160,7 @@ class TaskManager:
     def _start_restores(self) -> None:
         """Open tasks that are CREATED and start restores that are not under way: also those that failed before because a broker was away or
         another process held the directory's lock."""
-        for task in self.in_state(TaskState.CREATED):
+        for task in self._openings.of_this_turn(self.in_state(TaskState.CREATED)):
             self._open(task)
         begun = self._restorer.restoring | self._restored
         waiting = [task for task in self.in_state(TaskState.RESTORING) if task.id not in begun]
