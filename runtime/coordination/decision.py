@@ -236,11 +236,8 @@ class Decision:
         if assignment is None:
             return {}
         given = {task: grant.identity for grant in assignment.grants for task in grant.active} | assignment.heirs
-        return {
-            TaskId.parse(task): identity
-            for task, identity in given.items()
-            if identity in live and task not in live[identity].member.active
-        }
+        active = {identity: known.member.active for identity, known in live.items()}
+        return {TaskId.parse(task): identity for task, identity in given.items() if identity in live and task not in active[identity]}
 
     def _candidate(
         self, identity: str, known: Known, heirs: Mapping[TaskId, str], barred: frozenset[TaskId], readers: frozenset[TaskId]

@@ -35,6 +35,9 @@ from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS = 0.02
+"""Pause before a call is made again, as in the Java client (`retry.backoff.ms` of CONCURRENT_TRANSACTIONS)."""
+WORTH_A_LINE_SECONDS = 1.0
 CALL_SECONDS = 2.0
 """Time-out of one call. A retriable time-out is followed by the same call, so this only limits how soon a stop is noticed."""
 CLOSE_SECONDS = 2.0
@@ -209,7 +212,7 @@ class TransactionalProducer:
 
     def _until_answered(self, call: Callable[[], Result], beside: Callable[[], None] | None = None, needs: str = "") -> Result:
         """Return the call's result. `needs`: a right that it needs beside that on the transactional id, for the error."""
-        warned = False
+        begun, warned = time.monotonic(), False
         while True:
             try:
                 once, beside = beside, None
@@ -222,9 +225,13 @@ class TransactionalProducer:
                     raise failure from error
                 if self._give_up():
                     raise TaskMigratedError(f"gave up on {self._transactional_id}: {kafka_error(error).str()}") from error
-                if not warned:
-                    logger.warning("%s: no answer yet, still trying: %s", self._transactional_id, kafka_error(error).str())
+                waited = time.monotonic() - begun
+                if waited >= WORTH_A_LINE_SECONDS and not warned:
+                    text = "%s: no answer for %.0f s, still trying: %s"
+                    logger.warning(text, self._transactional_id, waited, kafka_error(error).str())
                     warned = True
+                # It may be refused at once, and again, while the markers of the transaction before are written to many partitions.
+                time.sleep(RETRY_SECONDS)
 
     def close(self) -> None:
         """Discard unsent records and abort the transaction, so that consumers need not wait for its time-out. Never raises."""

@@ -300,7 +300,7 @@ def _assemble(
     )
     snapshots = config["snapshot.uri"]
     first_state = resources.opened(FirstState(str(snapshots) if snapshots else None, task_factory.changelogs, topics.start_offsets, clock))
-    positions = Positions(task_factory, reader, sources, events, clock, lambda: coordination.first_partitions)
+    positions = Positions(task_factory, reader, topics, sources, events, clock, lambda: coordination.first_partitions)
     waits = LockWaits(clock)
     tasks = TaskManager(
         task_factory, reader, restorer, global_task, events, coordination, positions, waits, first_state, metrics, clock, halted=halted

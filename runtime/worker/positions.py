@@ -9,12 +9,14 @@ while no worker ran, would be skipped.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 from penstock.runtime.input.queues import PartitionQueue
 from penstock.runtime.kafka.input_reader import Reader
+from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import Clock
-from penstock.runtime.model.errors import StreamsError, by_reset
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError, by_reset
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata, Strategy
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 OUT_OF_RANGE = "is out of range"
 RECREATED = "is of a topic that was deleted and created again"
 OFFSETS_SECONDS = 10.0
+Bounds = Mapping[TopicPartition, tuple[NextOffset, NextOffset]]
+"""First offset and end of partitions."""
 """Timeout of requests for committed offsets or ends of partitions."""
 
 
@@ -39,6 +43,7 @@ class Positions:
         self,
         task_factory: TaskFactory,
         reader: Reader,
+        topics: TopicAdmin,
         sources: SourceTopics,
         events: EventSink,
         clock: Clock,
@@ -47,16 +52,33 @@ class Positions:
         """`first_partitions`: the number of partitions of each input topic when the application first read it."""
         self._task_factory = task_factory
         self._reader = reader
+        self._topics = topics
         self._sources = sources
         self._events = events
         self._clock = clock
         self._first_partitions = first_partitions
 
-    def starts(self, task: ActiveTask, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, NextOffset]:
-        """Return the start offsets of a task that begins or resumes. Raises StreamsError: no broker answers, or the policy is `none`."""
-        return {partition: self._start(task, partition, committed.get(partition)) for partition in task.inputs}
+    def bounds(self, partitions: Collection[TopicPartition]) -> Bounds:
+        """Return the first offset and the end of many partitions, with two requests. (The reader asks for one after the other, and
+        each answer waits until the brokers have answered the fetch before it, for half a second where no records come.) Partitions of which
+        the brokers say nothing are left to `starts`. Raises BrokerUnavailableError."""
+        try:
+            lows, highs = self._topics.start_offsets(partitions), self._topics.end_offsets(partitions)
+        except BrokerUnavailableError:
+            raise
+        except StreamsError as error:
+            logger.debug("%s", error)  # the reader says it of the one partition that it is about
+            return {}
+        return {partition: (low, highs[partition]) for partition, low in lows.items()}
 
-    def _start(self, task: ActiveTask, partition: TopicPartition, committed: OffsetAndMetadata | None) -> NextOffset:
+    def starts(
+        self, task: ActiveTask, committed: Mapping[TopicPartition, OffsetAndMetadata], bounds: Bounds = MappingProxyType({})
+    ) -> dict[TopicPartition, NextOffset]:
+        """Return the start offsets of a task that begins or resumes. `bounds`: what is known of partitions without a committed offset.
+        Raises StreamsError: no broker answers, or the policy is `none`."""
+        return {partition: self._start(task, partition, committed.get(partition), bounds) for partition in task.inputs}
+
+    def _start(self, task: ActiveTask, partition: TopicPartition, committed: OffsetAndMetadata | None, bounds: Bounds) -> NextOffset:
         if partition in task.remade:
             ours = task.committed_offsets.get(partition)
             if committed is None or ours is None or committed.offset == ours.offset:  # otherwise the offset was set for the new topic
@@ -72,14 +94,14 @@ class Positions:
             return task.reset_positions[partition]
         reset = task.plan.offset_reset(partition.topic)
         if reset.strategy is not Strategy.EARLIEST and self._is_added(partition):
-            start = self._reader.bounds(partition, OFFSETS_SECONDS)[0]
+            start = self._of(partition, bounds)[0]
             logger.info(
                 "%s was added after the application began to read its topic: it is read from its first record (%d), not by %s",
                 *(partition, start, reset),
                 extra={"task": task.id},
             )
             return start
-        return self._by_policy(task, partition, "no committed offset")
+        return self._by_policy(task, partition, "no committed offset", bounds)
 
     def _is_added(self, partition: TopicPartition) -> bool:
         """Return True if the partition was added after the application first read the topic. False if the group has no offset at all any
@@ -90,7 +112,10 @@ class Positions:
         previous = [TopicPartition(topic, number) for topic, count in first.items() for number in range(count)]
         return not previous or bool(self._reader.committed(previous, OFFSETS_SECONDS))
 
-    def _by_policy(self, task: ActiveTask, partition: TopicPartition, why: str) -> NextOffset:
+    def _of(self, partition: TopicPartition, bounds: Bounds) -> tuple[NextOffset, NextOffset]:
+        return bounds.get(partition) or self._reader.bounds(partition, OFFSETS_SECONDS)
+
+    def _by_policy(self, task: ActiveTask, partition: TopicPartition, why: str, bounds: Bounds = MappingProxyType({})) -> NextOffset:
         """Return the offset of `auto.offset.reset`, or of the source's own policy. Raises StreamsError for `none`."""
         policy = task.plan.offset_reset(partition.topic)
         if policy.strategy is Strategy.NONE:
@@ -98,7 +123,7 @@ class Positions:
                 f"{partition}: {why}, and auto.offset.reset = none: choose earliest, latest or by_duration; or build the state again from "
                 f"another place: {by_reset(task.plan.application_id)} --to earliest|latest|TIME|OFFSETS"
             )
-        low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
+        low, high = self._of(partition, bounds)
         if policy.strategy is Strategy.BY_DURATION:
             found = self._reader.at_time(partition, self._clock.wall_ms() - policy.duration_ms, OFFSETS_SECONDS)
             return high if found is None else found

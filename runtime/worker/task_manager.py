@@ -224,10 +224,11 @@ class TaskManager:
     def _begin(self, tasks: list[ActiveTask]) -> None:
         """Begin processing at the committed offsets."""
         committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
+        bounds = self._positions.bounds([partition for task in tasks for partition in task.inputs if partition not in committed])
         starts: dict[TaskId, dict[TopicPartition, NextOffset]] = {}
         for task in tasks:  # ask everything before beginning anything, so that a missing answer changes nothing
             self._refuse_lost_state(task, committed)
-            starts[task.id] = self._positions.starts(task, committed)
+            starts[task.id] = self._positions.starts(task, committed, bounds)
         for task in tasks:
             self._warn_of_missed_inputs(task, committed)
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
