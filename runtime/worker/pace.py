@@ -41,6 +41,8 @@ class Pace:
         self._limit: float = math.inf
         self._records = 0
         self._changed_ms = 0
+        self._quick_since_ms: int | None = None
+        """Time of the first commit that used up the limit and was quick, if none was slow since."""
 
     @property
     def room(self) -> float:
@@ -55,26 +57,21 @@ class Pace:
         records, self._records = self._records, 0
         if took_ms > self._timeout_ms * _LONG:
             self._lower(records, took_ms)
-        elif self._limit == math.inf:
-            return
         elif took_ms > self._timeout_ms * _SHORT:
-            self._changed_ms = self._clock.monotonic_ms()
-        elif records >= self._limit and self._may_raise():
-            self._limit *= 2
-            self._changed_ms = self._clock.monotonic_ms()
-            if self._limit > _NO_LIMIT:
-                self._limit = math.inf
-                logger.info("commits are in time again: what is processed is not limited any more")
+            self._quick_since_ms = None
+        elif records >= self._limit:
+            self._quick()
 
     def failed(self, late_ms: float) -> None:
         """Note that the open transaction is aborted, `late_ms` after its commit was due."""
-        records, self._records = self._records, 0
+        records, self._records, self._quick_since_ms = self._records, 0, None
         if late_ms > self._timeout_ms * _LONG:
             self._lower(records // 2, late_ms)
 
     def _lower(self, records: int, late_ms: float) -> None:
         if not records or not self._throttling.recent_ms():
             return
+        now_ms, self._quick_since_ms = self._clock.monotonic_ms(), None
         if self._limit == math.inf:
             # the brokers took some of them at once: what the quota allows for the time before
             self._limit = max(1, int(records * SPAN_MS / (late_ms + _WINDOW_MS)))
@@ -83,13 +80,20 @@ class Pace:
                 "records per %d ms",
                 *(late_ms / 1000, self._timeout_ms / 1000, self._limit, SPAN_MS),
             )
-        elif self._may_change():
+        elif now_ms - self._changed_ms >= self._timeout_ms * _CHANGE:
             self._limit = max(1, self._limit // 2)
-        self._changed_ms = self._clock.monotonic_ms()
+        self._changed_ms = now_ms
 
-    def _may_raise(self) -> bool:
-        counted = self._clock.monotonic_ms() - self._changed_ms >= _WINDOW_MS
-        return self._may_change() and (counted or not self._throttling.delayed_within(_WINDOW_MS))
-
-    def _may_change(self) -> bool:
-        return self._clock.monotonic_ms() - self._changed_ms >= self._timeout_ms * _CHANGE
+    def _quick(self) -> None:
+        """Raise the limit if commits have been quick with it for long enough."""
+        now_ms = self._clock.monotonic_ms()
+        if self._quick_since_ms is None:
+            self._quick_since_ms = self._changed_ms = now_ms
+        wait_ms = _WINDOW_MS if self._throttling.delayed_within(_WINDOW_MS) else self._timeout_ms * _CHANGE
+        if now_ms - self._quick_since_ms < _WINDOW_MS or now_ms - self._changed_ms < wait_ms:
+            return
+        self._limit *= 2
+        self._changed_ms = now_ms
+        if self._limit > _NO_LIMIT:
+            self._limit = math.inf
+            logger.info("commits are in time again: what is processed is not limited any more")

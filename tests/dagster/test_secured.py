@@ -276,6 +276,35 @@ def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project
     assert penstock("pause", application.id, "0_1").exit_code == 0
 
 
+@pytest.mark.parametrize("project", ["password", "token"], indirect=True)
+def test_a_login_that_is_refused_shows_no_secret(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the password that was tried nor the right one."""
+    application, (name, _) = project.application, project.application.instances
+    monkeypatch.setenv(VARIABLE, NEW_PASSWORD)
+    done = [
+        penstock(*words)
+        for words in (
+            ("start", name),
+            ("doctor",),
+            ("status",),
+            ("describe", application.id),
+            ("pause", application.id, "0_0"),
+            ("alerts",),
+        )
+    ]
+    said = "".join(result.output for result in done)
+    assert all(result.exit_code == 1 for result in done[:-1]), said
+    log = project.operations.paths.log_path(name).read_text()
+    assert "the brokers refuse this client" in log and said.count("uthentication") > 2, said
+    project.feed()
+    checks = checks_say(project)
+    assert "uthentication" in checks
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for secret in (NEW_PASSWORD, PASSWORD):
+        assert not [str(path) for path in files if secret.encode() in path.read_bytes()]
+        assert secret not in said + checks
+
+
 def test_a_connection_shows_no_secret(secured: SecuredBroker) -> None:
     connection: Connection = secured.connection
     assert PASSWORD not in f"{connection} {connection!r}"
