@@ -46,6 +46,7 @@ CONTACT_SECONDS = 10.0
 _CHECK_SECONDS = 120.0
 _FACTORY = "factory"
 """Subject of a factory that ends the process which checks it, or does not return."""
+_LOGIN_REMEDY = "the environment of this command should be that of the instances"
 _SKIPPED = "not looked at, because {}"
 
 Value = TypeVar("Value")
@@ -78,13 +79,16 @@ def _contact(connection: Connection) -> Finding:
         str(connection.settings[key]) for key in ("security.protocol", "sasl.mechanism", "sasl.mechanisms") if key in connection.settings
     )
     until = time.monotonic() + CONTACT_SECONDS
+    contact = FirstContact(_config("doctor", connection, QUIET), lambda: time.monotonic() > until, quiet=True)
     try:
-        FirstContact(_config("doctor", connection, QUIET), lambda: time.monotonic() > until, quiet=True).wait()
+        contact.wait()
     except BrokerUnavailableError as error:
+        if contact.refused:  # once: clients ask an issuer of tokens again after ten seconds
+            return Finding("login", Outcome.WRONG, str(error).removesuffix(": given up"), _LOGIN_REMEDY)
         remedy = "start them (penstock broker start: the embedded one), or correct bootstrap.servers; see whether this machine reaches them"
         return Finding("brokers", Outcome.WRONG, str(error).removesuffix(": given up"), remedy)
     except StreamsError as error:
-        return Finding("login", Outcome.WRONG, str(error), "the environment of this command should be that of the instances")
+        return Finding("login", Outcome.WRONG, str(error), _LOGIN_REMEDY)
     return Finding("login", Outcome.OK, f"{connection} accepts this client ({login or 'PLAINTEXT, no login'})")
 
 

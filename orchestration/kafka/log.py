@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.orchestration.embedded.ports import start_hint
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, meaning, needing, with_remedy
+from penstock.runtime.kafka.first_contact import refused_login
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.logins import FollowedConsumer, followed
 from penstock.runtime.model.errors import BrokerUnavailableError
@@ -23,7 +24,7 @@ from penstock.runtime.model.errors import BrokerUnavailableError
 FROM_START = 0
 READER_GROUP = "penstock-reader"
 """Name of the group of readers that join none: the client library requires one."""
-_SECONDS, _REFUSAL_SECONDS = 30.0, 2.0
+_SECONDS = 30.0
 _REFUSED = Meaning.NO_RIGHT | Meaning.CLIENT_REFUSED
 WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
 
@@ -69,27 +70,12 @@ def cause(application_id: str, connection: Connection, error: KafkaException, *t
     if not isinstance(inner, KafkaError):
         return f"no broker answers at {servers} ({error}){start_hint(servers)}"
     if not meaning(inner) & _REFUSED:
-        inner = _refusal(connection) or inner
+        inner = refused_login(connection) or inner
     if meaning(inner) & _REFUSED:
         right = f"Read on topic {topics[0] if len(topics) == 1 else f'{application_id}-*'}"
         said = with_remedy(inner, right, f"Read on group {group}")
         return f"the brokers at {servers} do not let this client read {' and '.join(topics)} ({said})"
     return f"no broker answers at {servers} ({inner.str()}){start_hint(servers)}"
-
-
-def _refusal(connection: Connection) -> KafkaError | None:
-    """Return with what the brokers refuse this client's login or certificate. A request fails without a word of that: librdkafka tries to
-    connect until the request's time is over, and reports refusals apart."""
-    if connection.is_plain:
-        return None
-    heard: list[KafkaError] = []
-    settings: dict[str, object] = {**connection.client({"log_level": 2}), "error_cb": heard.append}
-    admin = AdminClient(settings)  # type: ignore[arg-type]  # the client's types do not know of callbacks
-    try:
-        admin.list_topics(timeout=_REFUSAL_SECONDS)
-    except KafkaException:  # it is known already that no broker answers
-        admin.poll(0)
-    return next((error for error in heard if Meaning.CLIENT_REFUSED in meaning(error)), None)
 
 
 def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:

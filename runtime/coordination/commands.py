@@ -25,7 +25,8 @@ from penstock.runtime.coordination.records import (
 )
 from penstock.runtime.coordination.topics import COORDINATION_CONFIG, coordination_topic
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.failures import Meaning, meaning
+from penstock.runtime.kafka.failures import Meaning, lacks_right, meaning
+from penstock.runtime.kafka.first_contact import refused_login
 from penstock.runtime.kafka.shared_log import ANSWER_SECONDS, RecordWriter, Tail
 from penstock.runtime.kafka.topic_admin import ensure_topic
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -162,7 +163,9 @@ class CommandClient:
         except StreamsError as error:
             if meaning(error.__cause__) & (Meaning.UNKNOWN_TOPIC | Meaning.UNKNOWN_PARTITION):
                 raise StreamsError(f"{self._topic} does not exist on {self._connection}: has the application ever been started?") from error
-            raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: no broker answered ({error})") from error
+            refused = None if lacks_right(error) else refused_login(self._connection)
+            why = f"no broker answered ({error})" if refused is None else f"the brokers refuse this client ({refused.str()})"
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._connection}: {why}") from error
 
     def _await(self, reader: Tail, commands: set[str], timeout_s: float) -> list[CommandResult]:
         """Return the results that arrive before the timeout."""

@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.api_versions import TOO_OLD, ApiVersions
 from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
-from penstock.runtime.kafka.clients import admin_client
+from penstock.runtime.kafka.clients import QUIET, admin_client
+from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsConfigError
 
@@ -28,6 +29,24 @@ WARN_SECONDS = 3.0
 WARN_AGAIN_SECONDS = 30.0
 ASK_SECONDS = 2.0
 """Longest wait of one attempt, and so of a stop."""
+
+
+_REFUSAL_SECONDS = 2.0
+
+
+def refused_login(connection: Connection) -> KafkaError | None:
+    """Return with what the brokers refuse this client's login or certificate, or its issuer a token. A request fails without a word of
+    that: librdkafka tries to connect until the request's time is over, and reports refusals apart."""
+    if connection.is_plain:
+        return None
+    heard: list[KafkaError] = []
+    settings: dict[str, object] = {**connection.client(QUIET), "error_cb": heard.append}
+    admin = AdminClient(settings)  # type: ignore[arg-type]  # the client's types do not know of callbacks
+    try:
+        admin.list_topics(timeout=_REFUSAL_SECONDS)
+    except KafkaException:  # it is known already that no broker answers
+        admin.poll(0)
+    return next((error for error in heard if Meaning.CLIENT_REFUSED in meaning(error)), None)
 
 
 class FirstContact:
@@ -42,6 +61,11 @@ class FirstContact:
         self._refusals: list[KafkaError] = []
         self._reason = "no connection"
         self._versions = ApiVersions()
+
+    @property
+    def refused(self) -> bool:
+        """True if the brokers, or the issuer of tokens, have refused this client."""
+        return bool(self._refusals)
 
     def wait(self) -> None:
         """Return when a broker has answered. Raises BrokerUnavailableError when `give_up` returns True, StreamsConfigError if the brokers
