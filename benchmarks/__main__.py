@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, latency, quotas, reports, restore, run, tables, wide
+from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, latency, many, quotas, reports, restore, run, tables, wide
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -12,6 +12,7 @@ app.command("commits")(commits.main)
 app.command("gaps")(gaps.main)
 app.command("history")(history.main)
 app.command("latency")(latency.main)
+app.command("many")(many.main)
 app.command("assign")(assign.main)
 app.command("board")(board.main)
 app.command("calls")(calls.main)

@@ -20,7 +20,7 @@ from penstock.runtime.coordination.copies import CopyRules, Placement, place
 from penstock.runtime.coordination.racks import RackRules, RackStrategy
 from penstock.runtime.model.ids import TaskId
 
-FLEETS = ((100, 10), (300, 30), (1_000, 100))
+FLEETS = ((100, 10), (300, 30), (1_000, 100), (2_000, 100))
 WORKERS, ZONES, PARTS = 2, 3, 10
 POSITION = 1_000_000
 
