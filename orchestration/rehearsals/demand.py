@@ -19,7 +19,7 @@ from penstock.orchestration.rehearsals.choice import builds, chosen_snapshot
 from penstock.orchestration.rehearsals.processes import RehearsalError
 from penstock.orchestration.rehearsals.rehearsal import Comparison, rehearsing
 from penstock.orchestration.rehearsals.reporter import Reporter
-from penstock.orchestration.rehearsals.verdict import failures
+from penstock.orchestration.rehearsals.verdict import failures, unknown_names
 from penstock.runtime.model.clock import Clock, SystemClock
 
 
@@ -70,11 +70,17 @@ def demand(paths: ProjectPaths, application: Application, reporter: Reporter) ->
         return
     reporter.step(f"rehearses the new code ([applications.{application.id}.deploy] rehearse = {policy.rehearse!r})")
     try:
-        _, failed = compare(paths, application, reporter, since=policy.rehearse, records=policy.records or None, allowed=policy.allow)
+        found, failed = compare(paths, application, reporter, since=policy.rehearse, records=policy.records or None, allowed=policy.allow)
     except RehearsalError as error:
         raise RefusedError(
             f"nothing was stopped: the rehearsal that the deploy of {application.id} demands cannot pass: {error}"
         ) from error
+    unknown = [
+        f"[applications.{application.id}.deploy] allow names {name}, which is neither a store nor an output topic of these builds"
+        for name in unknown_names(found, policy.allow)
+    ]
+    for note in (*unknown, *found.notes):
+        reporter.step(note)
     if failed:
         raise RefusedError(
             f"nothing was stopped: the rehearsal that the deploy of {application.id} demands has failed:{_listed(failed)}\n"

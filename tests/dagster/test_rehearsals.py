@@ -64,11 +64,13 @@ def test_a_build_is_compared_with_the_one_that_runs(rehearsed: Project) -> None:
 def test_a_deploy_that_demands_a_rehearsal_stops_nothing_until_it_passes(rehearsed: Project) -> None:
     application, path = rehearsed.application.id, rehearsed.operations.paths.streams_toml
     declared = f'{path.read_text()}\n[applications.{application}.deploy]\nrehearse = "1s"\n'
-    path.write_text(declared)
+    path.write_text(f'{declared}allow = ["sms=any"]\n')
     process = rehearsed.operations.launcher.running(f"{application}-1")
     write(rehearsed, DOUBLED)
     refused = penstock("deploy", application, status=1)
     assert "nothing was stopped" in refused and "store sums differs at 1 keys; 0 are allowed" in refused
+    assert f"[applications.{application}.deploy] allow names sms, which is neither a store nor an output topic" in refused
+    path.write_text(declared)
     assert rehearsed.operations.launcher.running(f"{application}-1") == process
 
     paths = rehearsed.operations.paths

@@ -463,7 +463,7 @@ def test_rejected_records_are_a_table_or_end_the_run(spark: SparkSession, tmp_pa
             application, {"in": BackfillInput(table)}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"), rejected
         )
 
-    with pytest.raises(HistoryError, match=r"record in-0@4 pauses its task \(deserialization\).*--rejected"):
+    with pytest.raises(HistoryError, match=r"^sub-topology 0: record in-0@4 pauses its task \(deserialization\).*--rejected"):
         run_history(spark, request(None), known({"in": 1}))
     assert not list((tmp_path / "seeds").glob("*/snapshot.json"))
     result = run_history(spark, request(str(tmp_path / "rejected")), known({"in": 1}))

@@ -22,4 +22,5 @@ def spark_errors(what: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise HistoryError(f"{what}: {explained(error, SparkSettings())}") from error
+        text = explained(error, SparkSettings()).removeprefix(f"{HistoryError.__module__}.{HistoryError.__qualname__}: ")
+        raise HistoryError(f"{what}: {text}") from error
