@@ -239,6 +239,7 @@ def test_an_instance_runs_on_when_its_tokens_expire(project: Project, secured: S
     assert process.alive and secured.issuer.issued[ADMIN] >= tokens + 2
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("project", [FILE], indirect=True)
 def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project, secured: SecuredBroker, tmp_path: Path) -> None:
     """The broker has the new one first, and all connections end; the file follows when the instance has been refused."""
@@ -530,6 +531,7 @@ def board_says(project: Project) -> str:
         follower.stop()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)
 def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_granted(
     project: Project, monkeypatch: pytest.MonkeyPatch
