@@ -6,6 +6,8 @@ record is the cause. So each relevant code has its meanings here, and no code is
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Flag, auto
@@ -159,11 +161,12 @@ _NEEDS = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("cluster", "DescribeConfigs on the cluster"),
 }
 """Kind of resource that an error concerns, and the right that our requests need, as far as it is always the same."""
+_RIGHT = re.compile(r"(\w+) on (topic|group|transactional-id|cluster) (\S+)")
 
 
 def with_remedy(error: KafkaError, *needs: str) -> str:
     """Return the client's text of an error; for a missing right with the commands that find and grant it, and with the one of `needs`, as
-    `Read on topic flights`, that is of the kind of resource which the error concerns."""
+    `Read on topic flights`, that is of the kind of resource which the error concerns. (The principal is known to the brokers alone.)"""
     if Meaning.NO_RIGHT not in meaning(error):
         return error.str()
     kind, always = _NEEDS[error.code()]
@@ -171,7 +174,12 @@ def with_remedy(error: KafkaError, *needs: str) -> str:
         kind, always = "topic", "Write on a topic"
     needed = next((each for each in needs if f" {kind} " in each), always)
     said = f"{error.str().rstrip('.')}. It needs {needed}." if needed else f"{error.str().rstrip('.')}."
-    return f"{said} `penstock doctor` names each right that is missing, `penstock acls` prints what grants it"
+    found = _RIGHT.match(needed)
+    if found is not None:
+        operation, kind, name = found.groups()
+        resource = "--cluster" if kind == "cluster" else f"--{kind} {shlex.quote(name)}"
+        said += f" `kafka-acls … --add --allow-principal User:PRINCIPAL --operation {operation} {resource}` grants it."
+    return f"{said} `penstock doctor` names each right that is missing, `penstock acls` prints the commands that grant all of them"
 
 
 @contextmanager
