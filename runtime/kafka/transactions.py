@@ -227,7 +227,7 @@ class TransactionalProducer:
                     raise TaskMigratedError(f"gave up on {self._transactional_id}: {kafka_error(error).str()}") from error
                 waited = time.monotonic() - begun
                 if waited >= WORTH_A_LINE_SECONDS and not warned:
-                    text = "%s: no answer for %.0f s, still trying: %s"
+                    text = "%s: no answer yet, after %.0f s; still trying: %s"
                     logger.warning(text, self._transactional_id, waited, kafka_error(error).str())
                     warned = True
                 # It may be refused at once, and again, while the markers of the transaction before are written to many partitions.

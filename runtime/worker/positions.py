@@ -59,9 +59,12 @@ class Positions:
         self._first_partitions = first_partitions
 
     def bounds(self, partitions: Collection[TopicPartition]) -> Bounds:
-        """Return the first offset and the end of many partitions, with two requests. (The reader asks for one after the other, and
-        each answer waits until the brokers have answered the fetch before it, for half a second where no records come.) Partitions of which
-        the brokers say nothing are left to `starts`. Raises BrokerUnavailableError."""
+        """Return the first offset and the end of partitions, with two requests, while others are read: the reader asks for one after the
+        other, and each answer waits until the brokers have answered the fetch before it, for half a second where no records come. Before
+        the first fetch the reader asks itself, which connects it to the partitions' leaders. What is not returned is left to `starts`.
+        Raises BrokerUnavailableError."""
+        if not self._reader.assigned:
+            return {}
         try:
             lows, highs = self._topics.start_offsets(partitions), self._topics.end_offsets(partitions)
         except BrokerUnavailableError:
