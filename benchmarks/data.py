@@ -76,11 +76,12 @@ def load(bootstrap: str, topic: str, count: int, progress: Callable[[int], objec
     return write(bootstrap, topic, records(count), count, progress)
 
 
-def produce(producer: Producer, topic: str, value: str | bytes, key: bytes, timestamp: int = 0) -> None:
-    """Produce a record; wait while the client's queue is full. `timestamp` 0: the current time."""
+def produce(producer: Producer, topic: str, value: str | bytes, key: bytes, timestamp: int = 0, partition: int = -1) -> None:
+    """Produce a record; wait while the client's queue is full. `timestamp` 0: the current time; `partition` -1: by the
+    key."""
     while True:
         try:
-            producer.produce(topic, value, key, timestamp=timestamp)
+            producer.produce(topic, value, key, partition, timestamp=timestamp)
             return
         except BufferError:
             producer.poll(0.1)

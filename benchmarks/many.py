@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.brokers import broker_for
+from benchmarks.data import produce
 from benchmarks.many_program import Job, Measured
 from benchmarks.measure import ROOT, MeasurementError
 from benchmarks.pages import put
@@ -118,12 +119,7 @@ def _write(servers: str, topics: Sequence[str], partitions: int, each: int) -> N
         key, value = b"k%d" % (number % _KEYS), b"v%d" % number
         for topic in topics:
             for partition in range(partitions):
-                while True:
-                    try:
-                        producer.produce(topic, value, key, partition)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
+                produce(producer, topic, value, key, partition=partition)
         producer.poll(0)
     producer.flush()
 

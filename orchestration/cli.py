@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Annotated, Any, cast
@@ -77,18 +77,13 @@ def _refusal(name: str, missing: MissingExtraError) -> Callable[[], None]:
     return refuse
 
 
-def _add_command(parent: typer.Typer, *, panel: str, name: str, module: str, function: str) -> None:
+def _add(parent: typer.Typer, *, panel: str, name: str, module: str, function: str = "", described: str = "") -> None:
+    """Add a command, or without `function` the module's group of commands."""
     loaded = _load(module)
     if isinstance(loaded, MissingExtraError):
         parent.command(name, rich_help_panel=panel, context_settings=_ANYTHING)(_refusal(name, loaded))
-    else:
+    elif function:
         parent.command(name, rich_help_panel=panel)(getattr(loaded, function))
-
-
-def _add_group(parent: typer.Typer, *, panel: str, name: str, module: str, described: str) -> None:
-    loaded = _load(module)
-    if isinstance(loaded, MissingExtraError):
-        parent.command(name, rich_help_panel=panel, context_settings=_ANYTHING)(_refusal(name, loaded))
     else:
         parent.add_typer(loaded.app, name=name, rich_help_panel=panel, help=described or loaded.app.info.help)
 
@@ -107,14 +102,14 @@ def _all() -> Iterator[tuple[str, _Add]]:
     for panel, module, functions in _COMMANDS:
         for function in functions:
             name = _RENAMED.get(function, function.replace("_", "-"))
-            yield name, partial(_add_command, panel=panel, name=name, module=module, function=function)
+            yield name, partial(_add, panel=panel, name=name, module=module, function=function)
     for module, (panel, described) in _GROUPS.items():
         name = module.replace("_", "-")
-        yield name, partial(_add_group, panel=panel, name=name, module=module, described=described)
+        yield name, partial(_add, panel=panel, name=name, module=module, described=described)
     yield "run", _add_run
 
 
-class _Loading(MutableMapping[str, _Command]):
+class _Loading(Mapping[str, _Command]):
     """Commands by name, each imported when it is asked for: all of them take a second, most of them less."""
 
     def __init__(self) -> None:
@@ -127,12 +122,6 @@ class _Loading(MutableMapping[str, _Command]):
             self._adds[name](program)
             self._loaded[name] = cast(_Command, typer.main.get_group(program).commands[name])
         return self._loaded[name]
-
-    def __setitem__(self, name: str, command: _Command) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._adds[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._adds
