@@ -163,6 +163,9 @@ class AtLeastOnce:
         self._sent = True
         self._transactions.send_offsets(offsets)
 
+    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Do nothing: offsets follow when everything is written."""
+
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
     ) -> Mapping[TopicPartition, NextOffset]:

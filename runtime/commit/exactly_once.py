@@ -57,6 +57,8 @@ class ExactlyOnce:
         self._ends: dict[TopicPartition, NextOffset] = {}
         self._producer = transactions.producer
         self._produce = transactions.producer.produce
+        self._begun = False
+        """True between `begin_commit` and `commit`."""
         self._sent = False
         """True if something else than outputs was sent since the last commit or abort."""
         self.outputs = 0
@@ -235,6 +237,12 @@ class ExactlyOnce:
         self._sent = True
         self._transactions.send_offsets(offsets)
 
+    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Begin to add the guard and these offsets to the transaction: the brokers answer while the changelogs are written."""
+        # The guard goes first: it is refused if the group begins a new generation between these two, which costs a rollback.
+        self._transactions.begin_offsets(self._guard_offset, self._guard(), offsets)
+        self._begun = True
+
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
     ) -> Mapping[TopicPartition, NextOffset]:
@@ -243,14 +251,10 @@ class ExactlyOnce:
 
         Raises TransactionAbortedError (no part is visible; call `abort()`) or TaskMigratedError.
         """
-        half = (len(meanwhile) + 1) // 2
-        first, second = partial(_do, meanwhile[:half]), partial(_do, meanwhile[half:])
-        # The guard goes first: it is refused if the group begins a new generation between these two, which costs a rollback.
-        self._transactions.send_offsets(self._guard_offset, self._guard(), beside=first)
-        if offsets:
-            self._transactions.send_offsets(offsets, beside=second)  # answered while the outputs are still being sent
-        else:
-            second()
+        if not self._begun:
+            self.begin_commit(offsets)
+        self._begun = False
+        self._transactions.end_offsets(partial(_do, meanwhile))
         self._transactions.flush()
         self._transactions.commit()
         self._sent, self.outputs = False, 0
@@ -267,6 +271,7 @@ class ExactlyOnce:
     def abort(self) -> None:
         """Roll back everything sent since the last commit, and watch what is processed next. Raises TaskMigratedError, and ProductionError
         or TransactionAbortedError (call it again then) for refused outputs."""
+        self._begun = False
         self._transactions.abort()
         self.poll()
         self._ends.clear()  # after the last delivery reports of the aborted records

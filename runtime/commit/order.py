@@ -1,9 +1,9 @@
 """The order of a commit (KIP-892; rules.md, 9).
 
     1. flush the caches of every task: forwarded updates may reach further stores and outputs
-    2. write the changelogs: staged updates, folded by key
+    2. write the changelogs: staged updates, folded by key; under exactly-once the brokers take guard and input offsets meanwhile
     3. write the events that became true with this commit
-    4. flush the producer, commit input offsets and guard to the broker; meanwhile the stores prepare what they will write
+    4. flush the producer, end the transaction; meanwhile the stores prepare what they will write
     5. commit the stores: data, changelog offsets and input offsets in one batch
 
 A crash between 4 and 5 leaves the stores behind their changelogs, never ahead; the restore replays the gap. A failure up to 4 rolls
@@ -38,6 +38,8 @@ class Transport(Protocol):
     def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRecord], headers: Headers | None) -> None: ...
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
+
+    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
@@ -98,11 +100,13 @@ class Commit:
         for task in tasks:
             task.flush_caches()
         outputs = self._transport.outputs  # before changelog records and events, some of which are sent as outputs are
+        offsets = [task.offsets_to_commit() for task in tasks]
+        everything = {partition: at for of_task in offsets for partition, at in of_task.items()}
+        if everything:
+            self._transport.begin_commit(everything)
         for task in tasks:
             for changelog in task.pending_changelogs():
                 self._transport.send_changelog(*changelog)
-        offsets = [task.offsets_to_commit() for task in tasks]
-        everything = {partition: at for of_task in offsets for partition, at in of_task.items()}
         if not everything and not extra and not self._transport.pending and not self._events:
             return False
         if extra:

@@ -43,8 +43,10 @@ CALL_SECONDS = 2.0
 CLOSE_SECONDS = 2.0
 HUNG_SECONDS = CALL_SECONDS + 5.0
 """A call that exceeds its own time-out of `CALL_SECONDS` by this much is taken to hang (`CallThread`)."""
-
-
+_ADDING_SECONDS = HUNG_SECONDS + CALL_SECONDS
+"""The same of two calls."""
+FLUSH_SLICE_SECONDS = 0.01
+"""Time after which a flush beside another call notices that this has failed: then the records may never be sent."""
 CONNECT_SECONDS = 1.0
 """Longest wait for a connection before the coordinator is requested."""
 CONNECTING_SECONDS = 0.005
@@ -89,6 +91,29 @@ class CallThread:
 
         The caller runs `beside` meanwhile. If `beside` raises, its exception is raised, and the next call waits for `function`.
         """
+        future, begun = self._put(function)
+        if beside is not None:
+            begun.wait(seconds)  # otherwise the GIL would let the other thread start only after up to 5 ms of computing here
+            beside()
+        return self.result(future, seconds)
+
+    def begin(self, function: Callable[[], Result], seconds: float) -> Future[Result]:
+        """Begin a call, for `result`; or the next call waits for it. Raises HungError after a call that did not return in time."""
+        future, begun = self._put(function)
+        begun.wait(seconds)
+        return future
+
+    def result(self, future: Future[Result], seconds: float) -> Result:
+        """Return the result of a call that was begun, as `call` does."""
+        try:
+            return future.result(seconds)
+        except FutureTimeoutError:
+            if future.done():  # the function itself raised it
+                raise
+            self.hung = True
+            raise HungError from None
+
+    def _put(self, function: Callable[[], Result]) -> tuple[Future[Result], threading.Event]:
         if self.hung:
             raise HungError
         future: Future[Result] = Future()
@@ -104,20 +129,26 @@ class CallThread:
                 future.set_result(result)
 
         self._calls.put(run)
-        if beside is not None:
-            begun.wait(seconds)  # otherwise the GIL would let the other thread start only after up to 5 ms of computing here
-            beside()
-        try:
-            return future.result(seconds)
-        except FutureTimeoutError:
-            if future.done():  # the function itself raised it
-                raise
-            self.hung = True
-            raise HungError from None
+        return future, begun
 
     def close(self) -> None:
         """End the thread, unless it hangs."""
         self._calls.put(None)
+
+
+class _Adding:
+    """Adds offsets of one group after the other to a transaction. Called again after an error, it begins with those that were refused."""
+
+    def __init__(self, client: Producer, left: list[tuple[Mapping[TopicPartition, OffsetAndMetadata], GroupMetadata, str]]) -> None:
+        """`left`: offsets, group, and the right that they need, for errors."""
+        self._client = client
+        self.left = left
+
+    def __call__(self) -> None:
+        while self.left:
+            offsets, group, _ = self.left[0]
+            self._client.send_offsets_to_transaction(_positions(offsets), group, CALL_SECONDS)
+            del self.left[0]
 
 
 class TransactionalProducer:
@@ -147,6 +178,8 @@ class TransactionalProducer:
         self._give_up = give_up
         self._open = False
         self._calls = CallThread(f"transactions of {transactional_id}")
+        self._adding: _Adding | None = None
+        self._begun: Future[None] | None = None
 
     def init(self) -> None:
         """Register the id with the broker, which aborts an open transaction of its previous user. Call it once, before anything else.
@@ -180,11 +213,39 @@ class TransactionalProducer:
     ) -> None:
         """Add offsets to the transaction, of the application's group, which has no members, or of another one. `beside` runs while waiting
         for the broker."""
-        positions = [ClientPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
         metadata = self._group if group is None else group
         assert metadata is not None
         needs = self._needs_of_group if group is None else ""
-        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside, needs)
+        positions = _positions(offsets)
+        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside, lambda: needs)
+
+    def begin_offsets(
+        self,
+        guard_offset: Mapping[TopicPartition, OffsetAndMetadata],
+        guard: GroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Begin to add the guard's offset, then offsets of the application's group, if there are any: `end_offsets` waits for it. Raises
+        TaskMigratedError."""
+        self._adding = adding = _Adding(self._client, [(guard_offset, guard, "")])
+        if offsets:
+            assert self._group is not None
+            adding.left.append((offsets, self._group, self._needs_of_group))
+        try:
+            self._begun = self._calls.begin(adding, _ADDING_SECONDS)
+        except HungError:
+            raise self._hung() from None
+
+    def end_offsets(self, beside: Callable[[], None]) -> None:
+        """Wait until the offsets are added that `begin_offsets` has begun with. Meanwhile `beside` runs, and what is queued is sent: a
+        client waits `linger.ms` before it sends records, but not during a flush."""
+        adding, begun = self._adding, self._begun
+        assert adding is not None and begun is not None
+        self._adding = self._begun = None
+        beside()
+        while self.producer.flush(FLUSH_SLICE_SECONDS) and not begun.done():
+            pass
+        self._until_answered(adding, needs=lambda: adding.left[0][2], seconds=_ADDING_SECONDS, begun=begun)
 
     def flush(self) -> int:
         """Serve delivery reports; return the number of undelivered records. It has a time-out, because a failed transaction is reported
@@ -210,28 +271,42 @@ class TransactionalProducer:
         self._open = False
         self.begin()
 
-    def _until_answered(self, call: Callable[[], Result], beside: Callable[[], None] | None = None, needs: str = "") -> Result:
-        """Return the call's result. `needs`: a right that it needs beside that on the transactional id, for the error."""
-        begun, warned = time.monotonic(), False
+    def _until_answered(
+        self,
+        call: Callable[[], Result],
+        beside: Callable[[], None] | None = None,
+        needs: Callable[[], str] = str,
+        seconds: float = HUNG_SECONDS,
+        begun: Future[Result] | None = None,
+    ) -> Result:
+        """Return the call's result. `needs` returns a right that it needs beside that on the transactional id, for the error. `seconds`:
+        after this time it is taken to hang. `begun`: the first call."""
+        since, warned = time.monotonic(), False
         while True:
             try:
+                if begun is not None:
+                    first, begun = begun, None
+                    return self._calls.result(first, seconds)
                 once, beside = beside, None
-                return self._calls.call(call, HUNG_SECONDS, once)
+                return self._calls.call(call, seconds, once)
             except HungError:
-                raise TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced") from None
+                raise self._hung() from None
             except KafkaException as error:
-                failure = producer_failure(error, self._needs, needs)
+                failure = producer_failure(error, self._needs, needs())
                 if failure is not None:
                     raise failure from error
                 if self._give_up():
                     raise TaskMigratedError(f"gave up on {self._transactional_id}: {kafka_error(error).str()}") from error
-                waited = time.monotonic() - begun
+                waited = time.monotonic() - since
                 if waited >= WORTH_A_LINE_SECONDS and not warned:
                     text = "%s: no answer yet, after %.0f s; still trying: %s"
                     logger.warning(text, self._transactional_id, waited, kafka_error(error).str())
                     warned = True
                 # It may be refused at once, and again, while the markers of the transaction before are written to many partitions.
                 time.sleep(RETRY_SECONDS)
+
+    def _hung(self) -> TaskMigratedError:
+        return TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced")
 
     def close(self) -> None:
         """Discard unsent records and abort the transaction, so that consumers need not wait for its time-out. Never raises."""
@@ -247,6 +322,10 @@ class TransactionalProducer:
             self._open = False
         self._calls.close()
         self.producer.drop()
+
+
+def _positions(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[ClientPartition]:
+    return [ClientPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
 
 
 def connect(client: Producer, topic: str | None) -> None:

@@ -145,6 +145,9 @@ class MemoryBackend(MemoryStore):
             self._data.write(batch)
             self._commit(offsets, meta)
 
+    def begin_write(self, entries: Entries) -> Callable[[Offsets, Meta], None]:
+        return partial(self.write, list(entries))
+
     def approximate_size(self) -> int:
         return len(self._data.entries)
 
@@ -202,6 +205,9 @@ class MemorySegments(MemoryStore):
         with self._lock:
             self._write_batches(batches)
             self._commit(offsets, meta)
+
+    def begin_write(self, entries: Entries) -> Callable[[Offsets, Meta], None]:
+        return partial(self.write, list(entries))
 
     def _batches(self, entries: Entries) -> dict[int, dict[bytes, bytes | None]]:
         by_segment: dict[int, dict[bytes, bytes | None]] = {}

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -363,6 +364,12 @@ class RocksBackend(RocksStore):
         return self._scan(self._family, lo, hi, reverse)
 
     def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
+        self._write(self._batch(entries), offsets, meta)
+
+    def begin_write(self, entries: Entries) -> Callable[[Offsets, Meta], None]:
+        return partial(self._write, self._batch(entries))
+
+    def _batch(self, entries: Entries) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         put, delete, handle = batch.put, batch.delete, self._handle
         for key, value in sorted(entries, key=BY_KEY):
@@ -370,7 +377,7 @@ class RocksBackend(RocksStore):
                 delete(key, handle)
             else:
                 put(key, value, handle)
-        self._write(batch, offsets, meta)
+        return batch
 
     def shared(self) -> SharedKeyValues:
         """Return its reads for other threads."""

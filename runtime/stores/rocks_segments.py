@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,6 +95,9 @@ class RocksSegments(RocksStore):
         batch = WriteBatch(raw_mode=True)
         self._add(batch, entries)
         self._write(batch, offsets, meta)
+
+    def begin_write(self, entries: Entries) -> Callable[[Offsets, Meta], None]:
+        return partial(self.write, sorted(entries, key=BY_KEY))  # a batch would create families, which is visible
 
     def _write(self, batch: WriteBatch, offsets: Offsets, meta: Meta | None) -> None:
         self._changes += 1

@@ -21,7 +21,7 @@ from struct import Struct
 
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers, Windowed
-from penstock.runtime.stores.backend import SegmentedBackend, SegmentedSource
+from penstock.runtime.stores.backend import Entries, SegmentedBackend, SegmentedSource
 from penstock.runtime.stores.base import ChangelogRecord, Entry, StoreContext
 from penstock.runtime.stores.memory import MemorySegments
 from penstock.runtime.stores.reading import NOTHING_STAGED, Reader, Staged, StagedRow
@@ -237,7 +237,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
 
     # --- commit -------------------------------------------------------------------------------------------------------------
 
-    def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
+    def _stored(self, records: Sequence[ChangelogRecord]) -> Entries:
         """Return the records without entries of segments that the records themselves have moved out of the retention."""
         length, first, at = self._segments.segment_ms, self._live_from(), self._time_at
         if first == self._first_segment or self._staged_from // length >= first:

@@ -113,7 +113,7 @@ def the_steps_of_a_record(steps: list[Step]) -> dict[str, Step]:
         "poll": ("kafka/input_reader.py", "_split"),
         "enqueue": ("tasks/active.py", "enqueue"),
         "process": ("stores/staging.py", "update"),
-        "commit": ("stores/rocks.py", "write"),
+        "commit": ("stores/rocks.py", "_write"),
     }
     return {name: next(step for step in steps[first:] if step.name == name and step.has(*marks[name])) for name in STEPS}
 
