@@ -20,7 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from signal import Signals
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar, cast
 
 from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, with_named_failures
 from penstock.runtime.client.running import EXIT_CLEAN, end_at_once, end_stalled, log_failure, log_refusal, received_signals
@@ -28,7 +28,6 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import Shutdown, encode
 from penstock.runtime.coordination.streams_metadata import KeyChooser, KeyQueryMetadata, StreamsMetadata, StreamsMetadataState
 from penstock.runtime.coordination.topics import coordination_topic
-from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.shared_log import RecordWriter
 from penstock.runtime.model.clock import Clock, SystemClock
@@ -50,6 +49,9 @@ from penstock.runtime.worker.state_queries import FailureReason, QueryResult, St
 from penstock.runtime.worker.supervisor.factory import WorkerFactory
 from penstock.runtime.worker.supervisor.stream_worker import StreamWorker
 from penstock.runtime.worker.supervisor.supervisor import Supervisor, SupervisorCallbacks
+
+if TYPE_CHECKING:
+    from penstock.runtime.endpoint import HttpEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +223,10 @@ class KafkaStreams:
     def _serve(self) -> None:
         """Start the HTTP servers. Raises StreamsError if a port is in use."""
         config = self._config
+        if not config.metrics_port and not config.integer("http.port"):
+            return
+        from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server  # imports Python's server, and Prometheus
+
         if config.metrics_port:
             self._servers.append(metrics_server(self.metrics, config.metrics_port))
         if config.integer("http.port"):

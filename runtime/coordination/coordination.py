@@ -61,6 +61,9 @@ HEARTBEAT_MS = 3_000
 """Interval at which the MEMBER record is written while nothing changes."""
 LEAD_AT_LEAST_MS = 500
 """Longest time for which instructions that are repeated, because they cannot be carried out, may keep a leader from its step."""
+BEGINNING_MS = 10_000
+"""Time for which a worker polls the topic more often while it waits for its first assignment: after that it waits for something that takes
+long, as the end of a session."""
 STALE_COMMAND_MS = 60_000
 """A command older than this when it is read is ignored: its sender has given up."""
 
@@ -147,6 +150,8 @@ class Coordination:
         self._member: Member | None = None
         self._announced = False
         self._granted_epoch = -1
+        self._begun_ms = clock.monotonic_ms()
+        """Time of the start of this incarnation."""
         self._led_ms = 0
         self._open: frozenset[TaskId] = frozenset()
         self._copied: frozenset[TaskId] = frozenset()
@@ -214,6 +219,7 @@ class Coordination:
             heartbeats=self._heartbeats.id,
         )
         self._announced, self._granted_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
+        self._begun_ms = self._clock.monotonic_ms()
         self.membership.granted_to = ""
         self._leader.begin(member.identity)
         if not self._joined or self.membership.lost:
@@ -528,7 +534,10 @@ class Coordination:
 
     @property
     def moving(self) -> bool:
-        """True while a task moves between members: workers then poll the topic more often."""
+        """True while a task moves between members, or this worker waits for its first assignment: workers then poll the topic more often.
+        A start takes half a dozen answers of the brokers, one after the other."""
+        if self._granted_epoch < 0 and self._clock.monotonic_ms() - self._begun_ms < BEGINNING_MS:
+            return True
         assignment = self._registry.assignment
         return assignment is not None and bool(assignment.revoking or assignment.heirs)
 

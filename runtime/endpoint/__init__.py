@@ -9,6 +9,7 @@ would cross two instances, whose timeouts and limits add up, and a redirected cl
     server.py   connections, the token, deadlines, errors as JSON; the page of metrics alone, for `metrics.port`
     routes.py   paths and their handlers; parameters.py: query parameters
     reads.py    reads of stores, in pages
+    prometheus.py   the page of metrics
     forms.py    keys from text, values as JSON
 """
 

@@ -12,10 +12,11 @@ from penstock.runtime.coordination.streams_metadata import KeyQueryMetadata, Str
 from penstock.runtime.endpoint.answers import PROMETHEUS, Answer, Refusal, elsewhere, json_answer, later
 from penstock.runtime.endpoint.forms import key_bytes, key_of, valued
 from penstock.runtime.endpoint.parameters import Parameters
+from penstock.runtime.endpoint.prometheus import prometheus_text
 from penstock.runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import HostInfo, changelog_topic
-from penstock.runtime.model.metrics import MetricName, prometheus_text
+from penstock.runtime.model.metrics import MetricName
 from penstock.runtime.model.states import State, TaskKind
 from penstock.runtime.topology.catalogue import KnownStore
 from penstock.runtime.worker.queries import StoreQuery, StoreQueryParameters

@@ -16,8 +16,9 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.runtime.endpoint.answers import PROMETHEUS, Answer, Refusal, later
+from penstock.runtime.endpoint.prometheus import prometheus_text
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.metrics import MetricName, prometheus_text
+from penstock.runtime.model.metrics import MetricName
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

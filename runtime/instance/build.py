@@ -9,7 +9,6 @@ and modules that are first imported while the instance runs.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import logging
 import shutil
@@ -40,8 +39,7 @@ def build_of(config: Mapping[str, object], factory: str) -> str:
         digest.update(data)
         if path in modules and modules[path].partition(".")[0] != __name__.partition(".")[0]:
             contents[modules[path]] = path, data
-    installed = sorted(f"{found.name} {found.version}" for found in importlib.metadata.distributions())
-    digest.update(json.dumps([installed, {key: shown(key, value) for key, value in config.items()}], sort_keys=True).encode())
+    digest.update(json.dumps([_installed(), {key: shown(key, value) for key, value in config.items()}], sort_keys=True).encode())
     build = digest.hexdigest()[:16]
     _contents[build] = contents
     return build
@@ -83,6 +81,12 @@ def _imported() -> Iterator[tuple[str, Path]]:
             continue
         if not any(path.is_relative_to(other) for other in (*others, _PENSTOCK)):
             yield name, path
+
+
+def _installed() -> list[str]:
+    """Return names and versions of the installed packages, by the folders that describe them: their content takes 40 times as long to
+    read."""
+    return sorted(path.name for folder in sys.path for path in Path(folder).glob("*.dist-info"))
 
 
 def _content(path: Path) -> bytes:

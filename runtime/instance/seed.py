@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.runtime.client.running import EXIT_CLEAN, EXIT_FAILED, exit_status
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.instance.settings import InstanceSettings
 from penstock.runtime.model import logs
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.seeds.install import Installed, install_seed
-from penstock.runtime.seeds.progress import Progress
 from penstock.runtime.topology.factory import build_topology
+
+if TYPE_CHECKING:
+    from penstock.runtime.seeds.install import Installed
 
 INTERRUPTED = "interrupted: the seed is not installed to its end; start again, and it continues from there"
 
@@ -36,6 +38,9 @@ def add_seed_options(parser: argparse.ArgumentParser, *, required: bool) -> None
 def seed(settings: InstanceSettings, where: str, *, reset: bool) -> Installed:
     """Install the seed at a path or URI for the instance's application, with a progress bar on a terminal. Raises as `install_seed`, and
     StreamsConfigError and TopologyError."""
+    from penstock.runtime.seeds.install import install_seed  # a start without a seed does not need it
+    from penstock.runtime.seeds.progress import Progress
+
     config = StreamsConfig(settings.streams_config())
     topology = build_topology(settings.factory).resolved(config)
     return install_seed(topology, config, where, reset=reset, progress=Progress.on_terminal())

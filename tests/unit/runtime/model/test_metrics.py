@@ -7,8 +7,9 @@ from urllib.request import urlopen
 import pytest
 
 from penstock.runtime.endpoint import metrics_server
+from penstock.runtime.endpoint.prometheus import prometheus_text
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.metrics import TASK, THREAD, MetricName, Metrics, StreamsMetrics, prometheus_text
+from penstock.runtime.model.metrics import TASK, THREAD, MetricName, Metrics, StreamsMetrics
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.runtime.coordination import Command, CommandResult, Coordination, Revoked
-from penstock.runtime.coordination.coordination import STALE_COMMAND_MS
+from penstock.runtime.coordination.coordination import BEGINNING_MS, STALE_COMMAND_MS
 from penstock.runtime.coordination.log import Entry
 from penstock.runtime.coordination.records import Member
 from penstock.runtime.coordination.registry import Registry
@@ -73,3 +73,16 @@ def test_a_command_expires_by_the_brokers_clock_whatever_the_clocks_of_worker_an
     coordination._registry.apply(Entry(2, me, me.key, brokers_ms), clock.monotonic_ms())
     say("new", brokers_ms)
     assert [command.id for command in coordination._commands()] == ["new"]
+
+
+def test_a_worker_polls_more_often_until_its_first_assignment_but_not_without_an_end() -> None:
+    coordination = cast(Any, Coordination.__new__(Coordination))
+    clock = coordination._clock = ManualClock()
+    coordination._registry, coordination._begun_ms, coordination._granted_epoch = Registry(), clock.monotonic_ms(), -1
+    assert coordination.moving
+    clock.advance(BEGINNING_MS)
+    assert not coordination.moving, "it waits for the end of a session, perhaps"
+    coordination._begun_ms = clock.monotonic_ms()
+    assert coordination.moving
+    coordination._granted_epoch = 7
+    assert not coordination.moving
