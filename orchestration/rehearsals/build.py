@@ -167,6 +167,7 @@ class _Runner:
                 written[step.name] = self._outputs.number
                 parts[step.name] = {str(task): str(folder) for task, folder in folders.items()}
             seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
+            dropped = application.dropped()  # closed tasks have no metrics
             application.close(clean=True)
         except BaseException:
             application.close()
@@ -175,7 +176,7 @@ class _Runner:
             self._outputs.close()
         return messages.Report(
             records=self._read,
-            dropped=application.dropped(),
+            dropped=dropped,
             rejections=self._rejections,
             rejected=self._rejected,
             seconds=seconds,

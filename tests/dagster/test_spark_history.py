@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -49,18 +49,22 @@ from tests.support.engine import reaches
 from tests.support.history import (
     APPLICATION,
     CONFIG,
+    DEAD,
     FAMILIES,
     FIRST_MS,
     PAUSING,
+    SKIPS,
     Family,
     Made,
     Sent,
     board,
     by_driver,
     comparable,
+    letters_apart,
     records,
+    with_unreadable,
 )
-from tests.support.history_families import CASES, config_of, expected_of, family_of, input_of, partitions_of
+from tests.support.history_families import expected_of, family_of, input_of, names_of_today, partitions_of
 from tests.support.seeds import entries
 
 pytestmark = [
@@ -68,9 +72,6 @@ pytestmark = [
     # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
 ]
-
-FAMILIES_PART = 8
-"""One in so many families of the differential tests is run on Spark: all of them take some minutes."""
 
 FEW_PARTITIONS = '"spark.sql.shuffle.partitions" = 2'
 
@@ -156,7 +157,7 @@ def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, 
         sent["everyone"] = {0: records(random, 10, null_keys=False)}
     counts = {topic: len(of_topic) for topic, of_topic in sent.items()}
     request = HistoryRequest(
-        SeedApplication.of(APPLICATION, family.factory, CONFIG),
+        SeedApplication.of(APPLICATION, family.factory, family.config),
         {topic: BackfillInput(write_table(tmp_path / topic, sent[topic])) for topic in topics},
         "latest",
         str(tmp_path / "seeds"),
@@ -176,12 +177,28 @@ def test_spark_makes_what_the_stream_makes(spark: SparkSession, family: Family, 
     assert not (tmp_path / "seeds" / history_run.RUNS).exists() or not any((tmp_path / "seeds" / history_run.RUNS).iterdir())
 
 
+def test_dead_letters_and_headers_of_several_sub_topologies_are_those_of_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Headers go through two repartition topics; each sub-topology skips records that it cannot read or process."""
+    sent = with_unreadable(Random(5), 300)
+    request = HistoryRequest(
+        SeedApplication.of(APPLICATION, SKIPS.factory, SKIPS.config),
+        {"in": BackfillInput(write_table(tmp_path / "in", {0: sent}))},
+        "latest",
+        str(tmp_path / "seeds"),
+        str(tmp_path / "outputs"),
+    )
+    result = run_history(spark, request, known(dict.fromkeys(("in", "halves", "rests", DEAD), 1)))
+    expected = by_driver(SKIPS, {"in": sent}, tmp_path / "driver")
+    assert letters_apart(outputs_of(result, "?_0")) == letters_apart(expected.outputs)
+    assert stores_of(result, 0) == expected.stores
+
+
 def test_a_day_goes_on_with_the_state_of_the_day_before_if_it_is_there(spark: SparkSession, tmp_path: Path) -> None:
     """It reads only its own records then. Without that state, or after a change of an earlier day's records, it begins with the first."""
     [family] = [each for each in FAMILIES if str(each) == "repartitions"]
     sent = records(Random(8), 300, null_keys=False)
     table = write_table(tmp_path / "in", {0: sent})
-    application = SeedApplication.of(APPLICATION, family.factory, CONFIG)
+    application = SeedApplication.of(APPLICATION, family.factory, family.config)
     said: list[str] = []
 
     def run(until: str, end: int, after: str | None, seeds: str = "seeds") -> HistoryResult:
@@ -221,7 +238,7 @@ def of_family(spark: SparkSession, name: str, folder: Path) -> str | None:
     family, counts, sent = family_of(name), partitions_of(name), input_of(name, Random(1))
     expected = expected_of(name, sent, folder / "driver")
     request = HistoryRequest(
-        SeedApplication.of(APPLICATION, family.factory, config_of(CASES[name])),
+        SeedApplication.of(APPLICATION, family.factory, family.config),
         {topic: BackfillInput(write_table(folder / topic, {0: of_topic})) for topic, of_topic in sent.items()},
         "latest",
         str(folder / "seeds"),
@@ -242,11 +259,9 @@ def of_family(spark: SparkSession, name: str, folder: Path) -> str | None:
 
 
 def test_spark_makes_of_the_differential_families_what_the_stream_makes(spark: SparkSession, tmp_path: Path) -> None:
-    """Others on each day; all with PENSTOCK_HISTORY_FAMILIES=all. Without Spark, the quick tests run all of them."""
-    every = 1 if os.environ.get("PENSTOCK_HISTORY_FAMILIES") == "all" else FAMILIES_PART
-    names = list(CASES)[date.today().toordinal() % every :: every]
+    """A part of them. Without Spark, the quick tests run all; tests/broker/test_history_families.py has the same part on a broker."""
     with ThreadPoolExecutor(2) as both:
-        found = both.map(lambda name: of_family(spark, name, tmp_path / name), names)
+        found = both.map(lambda name: of_family(spark, name, tmp_path / name), names_of_today())
         assert [difference for difference in found if difference] == []
 
 
@@ -339,7 +354,7 @@ def test_each_partition_of_a_topic_is_one_task_also_without_records(spark: Spark
             write(number, Sent(b"a", b"5", FIRST_MS))
         producer.flush()
         producer.abort_transaction()
-    config = {**CONFIG, "bootstrap.servers": broker.bootstrap_servers}
+    config = {**family.config, "bootstrap.servers": broker.bootstrap_servers}
     application = SeedApplication.of(APPLICATION, family.factory, config)
     request = HistoryRequest(application, {topic: BackfillInput("kafka")}, "latest", str(tmp_path / "seeds"), str(tmp_path / "outputs"))
     result = run_history(spark, request, brokers_of(application, "latest"))

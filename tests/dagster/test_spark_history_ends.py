@@ -83,7 +83,7 @@ def test_a_table_of_the_archive_needs_no_records_of_the_topic(spark: SparkSessio
 
     def run(day: int, after: str | None, start: int, end: int) -> HistoryResult:
         request = HistoryRequest(
-            SeedApplication.of(APPLICATION, family.factory, CONFIG),
+            SeedApplication.of(APPLICATION, family.factory, family.config),
             {"in": BackfillInput(table)},
             DAYS[day],
             str(tmp_path / "seeds"),
@@ -121,7 +121,10 @@ def test_an_unfinished_run_begins_again_if_a_file_was_written_again_in_place(
 
     def run() -> HistoryResult:
         request = HistoryRequest(
-            SeedApplication.of(APPLICATION, family.factory, CONFIG), {"in": BackfillInput(str(table))}, "latest", str(tmp_path / "seeds")
+            SeedApplication.of(APPLICATION, family.factory, family.config),
+            {"in": BackfillInput(str(table))},
+            "latest",
+            str(tmp_path / "seeds"),
         )
         return run_history(spark, request, known({"in": 1, "values": 1}))
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from penstock import (
     Consumed,
     Grouped,
     JoinWindows,
     KeyValueStore,
+    KStream,
     KTable,
     Materialized,
     Processor,
@@ -26,6 +28,7 @@ from penstock import (
     Produced,
     PunctuationType,
     Record,
+    Repartitioned,
     SessionWindows,
     SlidingWindows,
     Stores,
@@ -37,7 +40,12 @@ from penstock import (
     serdes,
 )
 from penstock.runtime.input.columns import RawColumns
-from penstock.runtime.model.handlers import LogAndPauseExceptionHandler, LogAndPauseProcessingExceptionHandler
+from penstock.runtime.model.handlers import (
+    LogAndContinueExceptionHandler,
+    LogAndContinueProcessingExceptionHandler,
+    LogAndPauseExceptionHandler,
+    LogAndPauseProcessingExceptionHandler,
+)
 from penstock.runtime.model.record import Headers
 from penstock.testing import TopologyTestDriver
 from tests.support import wait_until
@@ -66,6 +74,7 @@ class Family:
     null_keys: bool = False
     one_partition: bool = False
     """Records go from one partition to another, and the test driver has only one."""
+    config: Mapping[str, object] = field(default_factory=lambda: CONFIG)
 
     @property
     def factory(self) -> str:
@@ -117,17 +126,17 @@ def in_order(inputs: Mapping[str, Sequence[Sent]]) -> Iterator[tuple[str, Sent]]
         yield topic, record
 
 
-def by_driver(family: Family, inputs: Mapping[str, Sequence[Sent]], folder: Path, config: Mapping[str, object] = CONFIG) -> Made:
+def by_driver(family: Family, inputs: Mapping[str, Sequence[Sent]], folder: Path) -> Made:
     """Run the records of one partition through the test driver."""
     made = Made()
-    with TopologyTestDriver(family.build(), config, FIRST_MS) as driver:
+    with TopologyTestDriver(family.build(), family.config, FIRST_MS) as driver:
         for topic in family.global_topics:
             for record in inputs[topic]:
                 driver._pipe(topic, record.key, record.value, record.timestamp, record.headers or [])
         for topic, record in in_order({topic: inputs[topic] for topic in family.topics}):
             driver._pipe(topic, record.key, record.value, record.timestamp, record.headers or [])
         for topic in driver.produced_topic_names():
-            if not topic.startswith(f"{APPLICATION}-"):
+            if not topic.startswith(f"{family.config['application.id']}-"):
                 found = driver._log.unread(topic)
                 made.outputs[topic] = [Sent(each.raw_key, each.raw_value, each.time_ms, each.record_headers) for each in found]
         for task in driver._tasks:
@@ -350,6 +359,55 @@ def processors() -> Topology:
     return _built(builder)
 
 
+DEAD = "dead"
+SKIPPING: Mapping[str, object] = {
+    **CONFIG,
+    "deserialization.exception.handler": LogAndContinueExceptionHandler,
+    "processing.exception.handler": LogAndContinueProcessingExceptionHandler,
+    "errors.dead.letter.queue.topic.name": DEAD,
+}
+"""Every record that cannot be read or processed is skipped, and is a dead letter."""
+
+
+class Marked(Processor[Any, Any, Any, Any]):
+    """Adds to the headers where the record came from, and how many headers it had."""
+
+    def init(self, context: ProcessorContext[Any, Any]) -> None:
+        self._context = context
+
+    def process(self, record: Record[Any, Any]) -> None:
+        metadata = self._context.record_metadata
+        assert metadata is not None
+        record.headers.append(("from", f"{metadata.topic} {len(record.headers)}".encode()))
+        self._context.forward(record)
+
+
+def dead_letters() -> Topology:
+    """Three sub-topologies behind each other that add headers. Each cannot read or process some records."""
+    builder = StreamsBuilder()
+    longs = Repartitioned("by-half", key=serdes.STRING, value=serdes.LONG)
+    numbers = builder.stream("in").process(Marked).map_values(lambda value: 12 // int(value)).select_key(lambda key, value: f"{value % 4}")
+    halves = numbers.repartition(longs).process(Marked).map_values(lambda value: value // (value - 3) // 2)
+    halves.to("halves", LONGS)
+    by_rest = Repartitioned("by-rest", key=serdes.STRING, value=NOT_ONE)
+    rests: KStream[str, int] = halves.select_key(lambda key, value: f"{value % 3}").repartition(by_rest).process(Marked)
+    rests.group_by_key(Grouped(serdes.STRING, value=NOT_ONE)).count(
+        Materialized("rests", key=serdes.STRING, value=serdes.LONG)
+    ).to_stream().to("rests", LONGS)
+    return _built(builder)
+
+
+def _not_one(data: bytes) -> int:
+    number = int.from_bytes(data, "big", signed=True)
+    if number == 1:
+        raise ValueError("1 cannot be read")
+    return number
+
+
+NOT_ONE = serdes.Serde(lambda topic, headers, number: number.to_bytes(8, "big", signed=True), lambda topic, headers, data: _not_one(data))
+"""Numbers, of which 1 cannot be read."""
+
+
 FAMILIES = (
     Family(stateless, null_keys=True),
     Family(counts, null_keys=True),
@@ -361,3 +419,20 @@ FAMILIES = (
     Family(repartitions, one_partition=True),
     Family(foreign_keys, ("left", "right"), one_partition=True),
 )
+SKIPS = Family(dead_letters, null_keys=True, one_partition=True, config=SKIPPING)
+
+
+def with_unreadable(random: Random, count: int) -> list[Sent]:
+    """Return random records for `SKIPS`; some have values that are no text."""
+    return [replace(each, value=b"\xff") if random.random() < 0.1 else each for each in records(random, count, null_keys=True)]
+
+
+def letters_apart(outputs: Mapping[str, Sequence[Sent]]) -> dict[str, list[Sent]]:
+    """Return outputs with the dead letters of each sub-topology apart, by the topic of their records: the order between the tasks that
+    write them is open."""
+    found: dict[str, list[Sent]] = {}
+    for topic, sent in outputs.items():
+        for each in sent:
+            source = dict(each.headers or ()).get("__streams.errors.topic") if topic.endswith(DEAD) else None
+            found.setdefault(topic if source is None else f"{topic} of {source.decode()}", []).append(each)
+    return found

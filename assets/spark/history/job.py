@@ -42,6 +42,7 @@ from penstock.assets.spark.history.records import (
     raw_columns,
     runs_by,
 )
+from penstock.assets.spark.history.working_folder import working_folder
 from penstock.assets.spark.seeds.files import REPORTS
 from penstock.assets.spark.seeds.partitioner import slots
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -153,10 +154,10 @@ def write_global_rows(spark: SparkSession, topic: str, given: Input, folder: str
     order = ["partition", "offset"] if given.ordered else ["partition", "timestamp", "key", "value"]
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with tempfile.TemporaryDirectory(prefix="penstock-history-") as local:
+        with working_folder() as local:
             part: ParquetPart | None = None
             for batch in batches:
-                part = part or ParquetPart(Path(local, "rows.parquet"), batch.schema)
+                part = part or ParquetPart(local / "rows.parquet", batch.schema)
                 part.write(batch.columns)
             if part is not None:
                 name = f"{_attempt(run)}.parquet"
@@ -254,11 +255,11 @@ def read_file(place: Place) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(place.local) as file:
             yield from file.iter_batches(_BATCH_ROWS)
         return
-    with tempfile.NamedTemporaryFile(prefix="penstock-history-") as local:
+    with tempfile.TemporaryFile() as local:  # it has no name, so nothing is left of it if the process is killed
         for piece in place.reading(_PIECE):
             local.write(piece)
-        local.flush()
-        with pq.ParquetFile(local.name) as file:
+        local.seek(0)
+        with pq.ParquetFile(local) as file:
             yield from file.iter_batches(_BATCH_ROWS)
 
 
@@ -269,8 +270,7 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch], *, in_order: bool
     """Run a task over its rows; `in_order`: they are those of its only topic, as Spark has read them. Raises HistoryError for records that
     do not fit or are rejected, and the engine's errors."""
     began, cpu_began = time.monotonic(), time.process_time()
-    with tempfile.TemporaryDirectory(prefix="penstock-history-") as folder:
-        local = Path(folder)
+    with working_folder() as local:
         given = PartitionInput(job.stage.topics[0], batches) if in_order else TaskInput(job.stage.topics, batches, local)
         task, attempt = TaskId(job.stage.sub_topology, given.partition), _attempt(job.run)
         outputs = _TaskOutputs(job, task, local)
@@ -299,6 +299,7 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch], *, in_order: bool
             stage.run(given.sources(begins))
             next_offsets = _next_offsets(job, task, job.stage.topics)
             snapshot = stage.write_snapshot(local / "snapshots", job.seed, job.at_ms, next_offsets, all_stores=job.all_stores)
+            dropped = stage.dropped()  # a closed task has no metrics
             stage.close(clean=True)
         except BaseException:
             stage.close()
@@ -310,7 +311,7 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch], *, in_order: bool
             part=f"{attempt}/{snapshot.name}",
             manifest=read_manifest(snapshot),
             records=stage.records,
-            dropped=stage.dropped(),
+            dropped=dropped,
             rejected=rejected.rows,
             files=outputs.finish(attempt),
             rejected_file=rejected.finish(f"{task}.{attempt}.parquet"),
@@ -322,8 +323,7 @@ def run_task(job: StageJob, batches: Iterable[pa.RecordBatch], *, in_order: bool
 def run_circle(job: StageJob, batches: Iterable[pa.RecordBatch]) -> list[TaskReport]:
     """Run all tasks of a circle over their rows, in turns. Raises like `run_task`."""
     began, cpu_began = time.monotonic(), time.process_time()
-    with tempfile.TemporaryDirectory(prefix="penstock-history-") as folder:
-        local = Path(folder)
+    with working_folder() as local:
         given, attempt = CircleInput(job.stage.topics, batches, local), _attempt(job.run)
         topology = _topology(job)
         parts = {part.id: part for part in topology.sub_topologies() if part.id in job.stage.sub_topologies}
@@ -358,6 +358,7 @@ def run_circle(job: StageJob, batches: Iterable[pa.RecordBatch]) -> list[TaskRep
                 lambda task: _next_offsets(job, task, parts[task.subtopology].source_topics),
                 all_stores=job.all_stores,
             )
+            dropped = application.dropped()  # closed tasks have no metrics
             application.close(clean=True)
         except BaseException:
             application.close()
@@ -373,7 +374,7 @@ def run_circle(job: StageJob, batches: Iterable[pa.RecordBatch]) -> list[TaskRep
                 part=f"{attempt}/{snapshots[task].name}",
                 manifest=read_manifest(snapshots[task]),
                 records=records[task],
-                dropped=application.dropped() if task == wanted[0] else 0,
+                dropped=dropped if task == wanted[0] else 0,
                 rejected=rejected[task].rows,
                 files=outputs[task].finish(attempt),
                 rejected_file=rejected[task].finish(f"{task}.{attempt}.parquet"),

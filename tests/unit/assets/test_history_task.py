@@ -27,8 +27,24 @@ from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import MANIFEST, SNAPSHOT, ApplicationManifest, PartitionOffset, encoded, read_manifest
 from penstock.runtime.snapshots.places import LocalPlace
-from tests.support.history import APPLICATION, CONFIG, FAMILIES, FIRST_MS, PAUSING, Family, Made, Sent, by_driver, comparable, records
-from tests.support.history_families import CASES, config_of, expected_of, family_of, input_of, partitions_of
+from tests.support.history import (
+    APPLICATION,
+    CONFIG,
+    DEAD,
+    FAMILIES,
+    FIRST_MS,
+    PAUSING,
+    SKIPS,
+    Family,
+    Made,
+    Sent,
+    by_driver,
+    comparable,
+    letters_apart,
+    records,
+    with_unreadable,
+)
+from tests.support.history_families import CASES, expected_of, family_of, input_of, partitions_of
 from tests.support.seeds import entries
 
 BATCH = 50
@@ -89,7 +105,7 @@ class Run:
         all_stores: bool = False,
     ) -> None:
         self._all_stores = all_stores
-        self._plan = plan
+        self.plan = plan
         self._global_files = global_files
         self._begin = begin or {}
         self._next_offsets = {topic: dict.fromkeys(range(plan.partitions[topic]), 1_000) for topic in (*plan.inputs, *plan.global_inputs)}
@@ -117,13 +133,13 @@ class Run:
                 tables += [rows_of(place, number, sent, begins.get(number, 0)) for number, sent in inputs[topic].items()]
         if stage.circle:
             job = StageJob(
-                self._plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files, self._begin, self._all_stores
+                self.plan, stage, self.places, "s1", 1, "r", self._next_offsets, self._global_files, self._begin, self._all_stores
             )
             self.reports += run_circle(job, shuffled(tables, None))
             return
         for number in range(stage.tasks):
             job = StageJob(
-                self._plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files, self._begin, self._all_stores
+                self.plan, stage, self.places, "s1", 1, f"r{number}", self._next_offsets, self._global_files, self._begin, self._all_stores
             )
             self.reports.append(run_task(job, shuffled(tables, number)))
 
@@ -139,9 +155,9 @@ class Run:
             if not report.task.endswith(f"_{partition}"):
                 continue
             for file in report.files:
-                if file.topic not in self._plan.repartitions:
+                if file.topic not in self.plan.repartitions:
                     table = pq.read_table(f"{self.places.outputs}/{file.topic}/{file.name}", schema=OUTPUTS)
-                    found.outputs[file.topic] = [_sent(row) for row in table.to_pylist()]
+                    found.outputs.setdefault(file.topic, []).extend(_sent(row) for row in table.to_pylist())
             for store in report.manifest.stores:
                 found.stores[store.name] = entries(Path(self.places.seed) / report.part / store.directory)
         return found
@@ -159,7 +175,7 @@ def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path:
     sent = {topic: {number: records(random, 200, null_keys=family.null_keys) for number in range(count)} for topic in family.topics}
     everyone = records(random, 10, null_keys=False)
     counts = dict.fromkeys(family.topics, count) | dict.fromkeys(family.global_topics, 1)
-    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), list(counts), counts)
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, family.config), list(counts), counts)
     run = Run(plan, tmp_path, {topic: in_one_table(tmp_path, topic, everyone) for topic in family.global_topics})
     for stage in plan.stages:
         run.stage(stage, sent)
@@ -171,11 +187,26 @@ def test_the_tasks_of_a_run_make_what_the_stream_makes(family: Family, tmp_path:
         assert comparable(found.stores, number) == comparable(expected.stores, number)
 
 
+def test_dead_letters_and_headers_of_several_sub_topologies_are_those_of_the_stream(tmp_path: Path) -> None:
+    """Headers go through two repartition topics; each sub-topology skips records that it cannot read or process."""
+    sent = with_unreadable(Random(5), 300)
+    counts = dict.fromkeys(("in", "halves", "rests", DEAD), 1)
+    run = Run(plan_history(SeedApplication.of(APPLICATION, SKIPS.factory, SKIPS.config), ["in"], counts), tmp_path, {})
+    for stage in run.plan.stages:
+        run.stage(stage, {"in": {0: sent}})
+    expected, found = by_driver(SKIPS, {"in": sent}, tmp_path / "driver"), run.made(0)
+    assert letters_apart(found.outputs) == letters_apart(expected.outputs)
+    assert found.stores == expected.stores
+    letters = {topic: len(sent) for topic, sent in letters_apart(found.outputs).items() if topic.startswith(DEAD)}
+    assert sum(report.dropped for report in run.reports) == sum(letters.values())
+    assert len(letters) == 3
+
+
 @pytest.mark.parametrize("family", [each for each in FAMILIES if each.topics == ("in",) and not each.one_partition], ids=str)
 def test_rows_that_are_read_in_their_order_need_no_first_row(family: Family, tmp_path: Path) -> None:
     """As Spark reads a partition of a topic: batches of any size, empty ones among them, offsets with gaps."""
     sent = records(Random(f"{family}"), 200, null_keys=family.null_keys)
-    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), ["in"], {"in": 2})
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, family.config), ["in"], {"in": 2})
     table = pa.concat_tables([rows_of(0, 1, sent[:70], 5), rows_of(0, 1, sent[70:], 900)])
     filled = table.to_batches(BATCH)
     batches = [filled[0].slice(0, 0), *(each for batch in filled for each in (batch, batch.slice(0, 0)))]
@@ -219,7 +250,7 @@ def test_a_run_that_begins_with_the_state_of_another_goes_on_where_it_ended(fami
     sent = {topic: {number: records(random, 200, null_keys=family.null_keys) for number in range(count)} for topic in family.topics}
     everyone = records(random, 10, null_keys=False)
     counts = dict.fromkeys(family.topics, count) | dict.fromkeys(family.global_topics, 1)
-    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), list(counts), counts)
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, family.config), list(counts), counts)
     global_files = {topic: in_one_table(tmp_path, topic, everyone) for topic in family.global_topics}
     halves = {topic: {n: day_and_rest(each, FIRST_MS + 70_000) for n, each in of_topic.items()} for topic, of_topic in sent.items()}
     ends = {topic: {n: len(both[0]) for n, both in of_topic.items()} for topic, of_topic in halves.items()}
@@ -276,7 +307,7 @@ def test_each_family_of_the_differential_tests_makes_what_the_stream_makes(name:
         folder.mkdir()
         expected = expected_of(name, sent, folder / "driver")
         given = [*family.topics, *family.global_topics]
-        plan = plan_history(SeedApplication.of(APPLICATION, family.factory, config_of(CASES[name])), given, counts)
+        plan = plan_history(SeedApplication.of(APPLICATION, family.factory, family.config), given, counts)
         run = Run(plan, folder, {topic: in_one_table(folder, topic, sent[topic]) for topic in family.global_topics})
         with nullcontext() if expected.error is None else pytest.raises(type(expected.error)):
             for stage in plan.stages:
@@ -293,7 +324,7 @@ def test_rows_of_several_writers_are_merged_by_time(tmp_path: Path) -> None:
     [family] = [each for each in FAMILIES if str(each) == "repartitions"]
     random = Random(3)
     sent = {"in": {number: records(random, 80, null_keys=False) for number in range(3)}}
-    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, CONFIG), ["in"], {"in": 3, "values": 3})
+    plan = plan_history(SeedApplication.of(APPLICATION, family.factory, family.config), ["in"], {"in": 3, "values": 3})
     run = Run(plan, tmp_path, {})
     for stage in plan.stages:
         run.stage(stage, sent)
