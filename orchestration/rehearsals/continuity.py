@@ -6,10 +6,14 @@ import shlex
 
 from penstock.orchestration.rehearsals.processes import RehearsalError
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.past import read_past
+from penstock.runtime.coordination.records import SHAPE, StateShape, newest
 from penstock.runtime.coordination.resets import last_reset
+from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.seeds.journal import journal_group, read_marks
 from penstock.runtime.snapshots.catalogue import Snapshot
 
@@ -38,6 +42,11 @@ def check_continuous(config: StreamsConfig, topics: TopicAdmin, first: Snapshot 
                 )
         if first is None and (seed := _seed(config, topics)) is not None:
             raise NoBeginningError(f"{name} began with the state of seed {seed}, and not with none. {later}")
+        if first is None and AutoOffsetReset.of(config.text("auto.offset.reset")) != AutoOffsetReset.earliest():
+            notes.append(
+                f"auto.offset.reset = {config['auto.offset.reset']}: if the topics had records when {name} began, it has not processed "
+                "these, and the audit from their start has"
+            )
     except BrokerUnavailableError:
         raise
     except StreamsError as error:
@@ -45,7 +54,12 @@ def check_continuous(config: StreamsConfig, topics: TopicAdmin, first: Snapshot 
 
 
 def _seed(config: StreamsConfig, topics: TopicAdmin) -> str | None:
-    """Return the id of the seed whose state was installed, as far as brokers still know it."""
+    """Return the id of the seed whose state was installed. The marks of the installation expire (`offsets.retention.minutes`); the record
+    of the state's shape does not, but earlier versions of Penstock wrote no seed to it."""
+    if coordination_topic(config.application_id) in topics.describe([coordination_topic(config.application_id)]):
+        shape = newest(record for record in read_past(config, SHAPE) if isinstance(record, StateShape))
+        if shape is not None and shape.seed:
+            return shape.seed
     marked = topics.committed_offsets(journal_group(config.application_id), stable=False)
     facts = topics.describe({partition.topic for partition in marked})
     # An admin client whose last offsets were those of another group cannot be used.

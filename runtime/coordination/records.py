@@ -363,7 +363,8 @@ class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateShape(msgspec.Struct, frozen=True, kw_only=True):
     """Shape of the application's state: that of the topology accepted last, with all formats that entries may still have. `version`: one
-    more than in the previous record; `by`: identity of the member that wrote it, or `SEED`.
+    more than in the previous record; `by`: identity of the member that wrote it, or `SEED`; `seed`: id of the seed with which the state
+    began, which each record carries on, empty if there was none or an earlier version of Penstock wrote the record.
 
     Each record has its own key, so that compaction keeps both of two concurrent ones; the later one is invalid. A repeated write uses
     another key (`attempt`): under the same key compaction would keep only the copy, whose offset lies behind other members' records.
@@ -373,6 +374,7 @@ class StateShape(msgspec.Struct, frozen=True, kw_only=True):
     shape: TopologyShape
     by: str
     attempt: int = 0
+    seed: str = ""
 
     @property
     def key(self) -> bytes:

@@ -84,7 +84,8 @@ class StateRecord:
             return True
         version, written = 1 if holds is None else holds.version + 1, self._written
         attempt = written.attempt + 1 if written is not None and written.version == version else 0
-        self._written = StateShape(version=version, shape=wanted, by=identity, attempt=attempt)
+        seed = "" if holds is None else holds.seed
+        self._written = StateShape(version=version, shape=wanted, by=identity, attempt=attempt, seed=seed)
         self._written_ms = now_ms
         self._log.append(self._written.key, encode(self._written))
         return False

@@ -243,7 +243,7 @@ class _Installation:
     ) -> int:
         """Write the changelogs and return the number of records written."""
         begun = {log: self._mark(log, topic_ids, 0, Stage.PART) for task in tasks for log in task.changelogs if log not in marks}
-        record = state_record(self._topology, self._config, self._topics, tasks)
+        record = state_record(self._topology, self._config, self._topics, tasks, self._seed.id)
         if record is not None:
             at = TopicPartition(coordination_topic(self._application_id), 0)
             writer.send(at, [(record.key, encode(record), time.time_ns() // 1_000_000)], None)

@@ -22,18 +22,20 @@ from penstock.runtime.topology.shape import TopologyShape, shape_of
 from penstock.runtime.topology.topology import Topology
 
 
-def state_record(topology: Topology, config: StreamsConfig, topics: TopicAdmin, tasks: Sequence[SeededTask]) -> StateShape | None:
-    """Return the record to write before the state of these tasks; None if the existing one covers it. Raises TopologyError (the record of
-    the stores that are not seeded is lost), BrokerUnavailableError, StreamsError."""
+def state_record(
+    topology: Topology, config: StreamsConfig, topics: TopicAdmin, tasks: Sequence[SeededTask], seed: str
+) -> StateShape | None:
+    """Return the record to write before the state of these tasks; None if the existing one covers it. `seed`: its id. Raises TopologyError
+    (the record of the stores that are not seeded is lost), BrokerUnavailableError, StreamsError."""
     now, seeded = shape_of(topology, config.application_id), {store.name for task in tasks for store in task.stores}
     read = partial(standing_record, config, topics)
     whole = all(store.of_source or store.name in seeded for store in now.stores)
     previous, _ = (read() if whole else awaited_record(now, config, topics, read)) or (None, None)
     holds = newest(record for record in read_past(config, SHAPE) if isinstance(record, StateShape))
     shape = seeded_shape(previous, now, tasks)
-    if holds is not None and holds.shape == shape:
+    if holds is not None and (holds.shape, holds.seed) == (shape, seed):
         return None
-    return StateShape(version=1 if holds is None else holds.version + 1, shape=shape, by=SEED)
+    return StateShape(version=1 if holds is None else holds.version + 1, shape=shape, by=SEED, seed=seed)
 
 
 def seeded_shape(previous: TopologyShape | None, now: TopologyShape, tasks: Sequence[SeededTask]) -> TopologyShape:

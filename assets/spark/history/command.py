@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -44,7 +47,12 @@ def main(encoded: str) -> None:
         found = declared.named(request.application)
         run, brokers = history_of(found, request)
         try:
-            with Interrupts(lambda: warn(f"stopped: {_STAYS}")) as interrupts:
+            with (
+                nullcontext() if request.dry_run else alone(request.application),
+                Interrupts(lambda: warn(f"stopped: {_STAYS}")) as interrupts,
+            ):
+                log = _spark_logs_to_file(request)
+                hint(f"the log of Spark and of the tasks is {log}")
                 spark = spark_session(declared.spark)
                 interrupts.watch(spark, declared.spark)
                 with closing(follow(spark, declared.spark, hint)) as progress:
@@ -58,6 +66,18 @@ def main(encoded: str) -> None:
             fail(str(error))
         except PySparkException as error:
             fail(of_spark(error, declared.spark))
+
+
+def _spark_logs_to_file(request: BackfillRequest) -> Path:
+    """Let processes that are started from now on write their standard error to a file: Spark's JVM logs the stack of each failed task, and
+    tasks log each record that a handler skips. Return the file."""
+    path = ProjectPaths.find().home / "backfills" / f"{request.application}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    sys.stderr = os.fdopen(os.dup(2), "w", 1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    with path.open("ab" if request.dry_run else "wb") as file:  # a run may be using it during a dry run
+        os.dup2(file.fileno(), 2)
+    return path
 
 
 def history_of(application: Application, request: BackfillRequest) -> tuple[HistoryRequest, Brokers]:
@@ -112,8 +132,7 @@ def _run(spark: SparkSession, run: HistoryRequest, brokers: Brokers, request: Ba
         else:
             _show_plan(stages)
         return
-    with alone(request.application):
-        result = run_history(spark, run, brokers, report=report, restart=request.restart)
+    result = run_history(spark, run, brokers, report=report, restart=request.restart)
     if request.as_json:
         print_json(msgspec.to_builtins(result, str_keys=True))
     else:

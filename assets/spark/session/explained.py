@@ -77,7 +77,7 @@ _KNOWN = [
     (
         r"Answer from Java side is empty|Py4JNetworkError|An error occurred while trying to connect to the Java server",
         "Spark's JVM ended in the middle of the work, most often because the system ran out of memory: [spark] driver-memory is "
-        "{driver_memory}; the end of its log is in the run's stderr",
+        "{driver_memory}; the end of its log says more (in Dagster, it is the run's stderr)",
     ),
     (
         r"No space left on device|Disk quota exceeded",
