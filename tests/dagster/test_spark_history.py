@@ -568,8 +568,41 @@ def test_tables_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
     assert "no column 'partition'" in said
     with_offsets = "key binary, value binary, timestamp long, partition int, offset long"
     assert "more than one record at offset 4" in refused("twice", [(b"a", b"1", 1, 0, 4), (b"b", b"2", 2, 0, 4)], with_offsets)
-    assert "no partition of the topic, which has 2" in refused("beyond", [(b"a", b"1", 1, 2, 0)], with_offsets)
-    assert "a record has no timestamp" in refused("timeless", [(b"a", b"1", None, 0, 0)], with_offsets)
+    beyond = refused("beyond", [(b"a", b"1", 1, 2, 0)], with_offsets)
+    assert beyond == "input of topic in: a record has the partition 2; the topic has 0 to 1"
+    timeless = refused("timeless", [(b"a", b"1", None, 0, 0)], with_offsets)
+    assert timeless == "sub-topology 0: input of topic in: a record has the timestamp null"
+    with_headers = f"{with_offsets}, headers array<struct<key:string,value:binary>>"
+    nameless = refused("nameless", [(b"a", b"1", 1, 0, 0, [(None, b"1")])], with_headers)
+    assert nameless.endswith("input of topic in: a record of partition 0 has a header without a key")
+    early = refused("early", [(b"a", b"1", -5, 0, 0)], with_offsets)
+    assert early.startswith("sub-topology 0: in-0@0: source") and "invalid timestamp -5: set default.timestamp.extractor" in early
+    assert early.endswith("with one that pauses, --rejected URI keeps such records in a table and goes on)")
+
+
+def test_files_that_are_no_table_are_refused_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """PySpark raises some of these as errors of the library that connects it with the JVM, with pages of Java."""
+    application = SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG)
+
+    def refused(name: str) -> str:
+        request = HistoryRequest(application, {"in": BackfillInput(str(tmp_path / name))}, "latest", str(tmp_path / "seeds"))
+        with pytest.raises(HistoryError) as caught:
+            run_history(spark, request, known({"in": 1}))
+        return str(caught.value)
+
+    write_table(tmp_path / "damaged", {0: [Sent(b"a", b"1", FIRST_MS)]})
+    part = tmp_path / "damaged" / "part-1.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "rows.csv").write_text("key,value\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "exact").mkdir()
+    pq.write_table(pa.table({"timestamp": pa.array([1], pa.timestamp("ns", "UTC"))}), tmp_path / "exact" / "rows.parquet")
+    assert refused("damaged") == f"input of topic in: the file file://{part} cannot be read: it is damaged, or of another format"
+    assert refused("text").endswith("/text/rows.csv cannot be read: it is damaged, or of another format")
+    assert refused("empty") == "input of topic in: there is no file of format Parquet at its location"
+    assert refused("missing") == f"input of topic in: file:{tmp_path / 'missing'} does not exist"
+    assert refused("exact").startswith("input of topic in: a column has timestamps in nanoseconds, which Spark does not read from Parquet")
 
 
 def counts_in(seed: str) -> list[int]:

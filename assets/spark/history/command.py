@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.assets.spark.history.errors import HistoryError
@@ -19,6 +18,7 @@ from penstock.assets.spark.history.inputs import Bounds
 from penstock.assets.spark.history.run import Brokers, Estimate, HistoryRequest, HistoryResult, StageResult, estimate, run_history
 from penstock.assets.spark.seeds.job import SeedError
 from penstock.assets.spark.seeds.plan import SeedApplication
+from penstock.assets.spark.session.explained import SPARK_ERRORS
 from penstock.assets.spark.session.explained import explained as of_spark
 from penstock.assets.spark.session.interrupts import Interrupts
 from penstock.assets.spark.session.progress import follow
@@ -64,7 +64,7 @@ def main(encoded: str) -> None:
                     _run(spark, run, brokers, request, report)
         except (SeedError, WrongSparkError) as error:
             fail(str(error))
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             fail(of_spark(error, declared.spark))
 
 

@@ -203,7 +203,11 @@ def _serdes_of(application: SeedApplication, topic: str, topics: Sequence[str]) 
 
 def _check_columns(topic: str, frame: DataFrame) -> None:
     problems = [f"it has no column {name!r}" for name in ("key", "value", "timestamp") if name not in frame.columns]
-    problems += [f"column {name!r} is none of {', '.join(_COLUMNS)}" for name in frame.columns if name not in (*_COLUMNS, *_OF_OUTPUTS)]
+    if others := [repr(name) for name in frame.columns if name not in (*_COLUMNS, *_OF_OUTPUTS)]:
+        problems.append(
+            f"column {', '.join(others)} is none of {', '.join(_COLUMNS)} (with --columns {topic}:key=…,value=…,timestamp=…, others are "
+            "not read)"
+        )
     for name in ("key", "value"):
         if name in frame.columns and not isinstance(kind := frame.schema[name].dataType, BinaryType | NullType):
             problems.append(
@@ -294,25 +298,28 @@ def _by_time(topic: str, frame: DataFrame, partitions: int, bounds: Bounds) -> I
 def _checked(topic: str, frame: DataFrame, partitions: int, *, has_offset: bool) -> DataFrame:
     """Return the columns of `_READ`. Rows that do not fit end the run."""
 
-    def refuse(condition: Column, value: Column, text: str) -> Column:
-        return F.when(condition, F.raise_error(F.lit(f"input of topic {topic}: {text}")).cast("long")).otherwise(value)
+    def refuse(condition: Column, value: Column, text: str, after: str = "") -> Column:
+        shown = F.coalesce(value.cast("string"), F.lit("null"))
+        message = F.concat(F.lit(f"input of topic {topic}: {text} "), shown, F.lit(after))
+        return F.when(condition, F.raise_error(message).cast("long")).otherwise(value)
 
     time = milliseconds(frame, "timestamp")
     assert time is not None  # checked before
-    columns = [refuse(time.isNull(), time, "a record has no timestamp").alias("timestamp")]
+    columns = [refuse(time.isNull(), time, "a record has the timestamp").alias("timestamp")]
     columns += [F.col(name).cast("binary").alias(name) for name in ("key", "value")]
     headers = F.col("headers") if "headers" in frame.columns else F.lit(None)
     columns.append(never_null(headers).alias("headers"))
     offset = F.col("offset").cast("long")
     if has_offset:
-        offset = refuse(offset.isNull() | (offset < 0), offset, "a record has no offset")
+        offset = refuse(offset.isNull() | (offset < 0), offset, "a record has the offset")
     columns.append((offset if has_offset else F.lit(None).cast("long")).alias("offset"))
     if "partition" not in frame.columns:
         return frame.select(*columns).mapInArrow(_partitioning(topic, partitions), from_arrow_schema(_READ))
     number = F.col("partition").cast("long")
     beyond = number.isNull() | (number < 0) | (number >= partitions)
-    text = f"a record is of no partition of the topic, which has {partitions}"
-    return frame.select(refuse(beyond, number, text).cast("int").alias("partition"), *columns).select(*_COLUMNS)
+    last = f"; the topic has 0 to {partitions - 1}" if partitions > 1 else "; the topic has 0 alone"
+    number = refuse(beyond, number, "a record has the partition", last).cast("int").alias("partition")
+    return frame.select(number, *columns).select(*_COLUMNS)
 
 
 def _partitioning(topic: str, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

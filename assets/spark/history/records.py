@@ -18,6 +18,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.assets.spark.history.errors import HistoryError
@@ -86,13 +87,15 @@ def raw_columns(topic: str, rows: pa.RecordBatch, partition: int, last: int | No
         rows.column("key").to_pylist(),
         rows.column("value").to_pylist(),
         rows.column("timestamp").to_pylist(),
-        _headers(rows.column("headers")),
+        _headers(rows.column("headers"), topic, partition),
     )
 
 
-def _headers(column: pa.Array) -> list[Headers | None] | None:
+def _headers(column: pa.Array, topic: str, partition: int) -> list[Headers | None] | None:
     if not len(column.flatten()):
         return None
+    if pc.any(pc.is_null(pc.struct_field(column.flatten(), "key"))).as_py():
+        raise HistoryError(f"input of topic {topic}: a record of partition {partition} has a header without a key")
     return [[(each["key"], each["value"]) for each in row] if row else None for row in column.to_pylist()]
 
 

@@ -19,7 +19,6 @@ from typing import IO
 
 import msgspec
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from penstock.assets.spark.history.beginning import parts_of
 from penstock.assets.spark.history.days import Offset, bounds_of
@@ -28,7 +27,7 @@ from penstock.assets.spark.history.job import read_file
 from penstock.assets.spark.history.run import Brokers, HistoryRequest, HistoryResult, plan_run, run_history
 from penstock.assets.spark.seeds.job import SeedError
 from penstock.assets.spark.seeds.plan import SeedApplication
-from penstock.assets.spark.session.explained import explained
+from penstock.assets.spark.session.explained import SPARK_ERRORS, explained
 from penstock.assets.spark.session.progress import follow
 from penstock.assets.spark.session.session import spark_session
 from penstock.orchestration.declarations.backfills import KAFKA, BackfillInput
@@ -51,7 +50,7 @@ Say = Callable[[str], None]
 
 
 def answer(request: messages.RunOnSpark, say: Say) -> messages.Answer:
-    """Run the build, or say why Spark cannot. Raises HistoryError, SeedError, WrongSparkError, PySparkException, StreamsError."""
+    """Run the build, or say why Spark cannot. Raises HistoryError, SeedError, WrongSparkError, StreamsError, Spark's errors."""
     history, brokers = _history(request), _brokers(request)
     try:
         plan_run(history, brokers)
@@ -174,7 +173,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         found = answer(request, lambda text: send(messages.Notice(text)))
     except (ExpectedError, StreamsError, SeedError, WrongSparkError) as error:
         found = messages.Refused(str(error))
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         found = messages.Refused(explained(error, request.settings))
     send(found)
     done.set()

@@ -17,11 +17,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.assets.spark.seeds.job import SeedError, SeedResult, write_seed
 from penstock.assets.spark.seeds.plan import SeedApplication, source_topics
+from penstock.assets.spark.session.explained import SPARK_ERRORS
 from penstock.assets.spark.session.explained import explained as of_spark
 from penstock.assets.spark.session.interrupts import Interrupts
 from penstock.assets.spark.session.progress import follow
@@ -133,7 +133,7 @@ def main(
                     )
         except (SeedError, WrongSparkError) as error:
             fail(str(error))
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             fail(of_spark(error, declared.spark))
     _print(result)
 

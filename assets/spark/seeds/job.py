@@ -22,7 +22,6 @@ from datetime import datetime
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -32,7 +31,7 @@ from penstock.assets.spark.seeds.files import BUILDING, REPORTS, PartReport, Par
 from penstock.assets.spark.seeds.partitioner import slots
 from penstock.assets.spark.seeds.plan import SeedApplication, SeedPlan, StorePlan, plan_seed
 from penstock.assets.spark.seeds.rows import ENTRIES, OF_TABLE, SHOWN, VERSIONS, BatchNotes, SeedEncoder, version_entries
-from penstock.assets.spark.session.explained import explained
+from penstock.assets.spark.session.explained import SPARK_ERRORS, explained
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.runtime.model.clock import SystemClock
@@ -239,7 +238,7 @@ def _write_store(rows: DataFrame, plan: StorePlan, place: Place) -> tuple[list[P
     written = entries.repartition(plan.partitions, "slot").sortWithinPartitions(*order).mapInArrow(write, from_arrow_schema(REPORTS))
     try:
         reports = [msgspec.json.decode(row.report, type=PartReport) for row in written.collect()]
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise SeedError(f"store {plan.name}: {explained(error, SparkSettings())}") from error
     notes = BatchNotes()
     for found in reports:

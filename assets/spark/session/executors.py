@@ -11,10 +11,9 @@ import sys
 from collections.abc import Iterable
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.assets.spark.session.explained import explained
+from penstock.assets.spark.session.explained import SPARK_ERRORS, explained
 from penstock.orchestration.declarations.spark_settings import SparkSettings, WrongSparkError
 
 NEEDED = ("penstock.assets.spark.source.state_source",)
@@ -42,7 +41,7 @@ def require_executors(session: SparkSession, settings: SparkSettings) -> None:
         return
     try:
         rows = session.range(0, _PARTITIONS, 1, _PARTITIONS).mapInArrow(look, _FIELDS).collect()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise WrongSparkError(explained(error, settings)) from error
     for row in rows:
         if row.missing:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import platform
 import re
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.runtime.model.user_errors import text_of
 
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""Errors that Spark raises here: PySpark converts only some of the JVM's."""
 _LONGEST = 2_000
 
 
@@ -30,6 +35,31 @@ def explained(error: BaseException, settings: SparkSettings) -> str:
 
 
 _KNOWN = [
+    (
+        r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE:",
+        "{0}",
+    ),
+    (
+        r"Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS",
+        "a column has timestamps in nanoseconds, which Spark does not read from Parquet: write it in microseconds (pandas: "
+        "to_parquet(…, coerce_timestamps='us', allow_truncated_timestamps=True))",
+    ),
+    (
+        r"\[UNABLE_TO_INFER_SCHEMA\] Unable to infer schema for (\w+)",
+        "there is no file of format {0} at its location",
+    ),
+    (
+        r"\[PATH_NOT_FOUND\] Path does not exist: (\S+?)\.? ",
+        "{0} does not exist",
+    ),
+    (
+        r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (.+?)\.\s",
+        "the file {0} was removed while it was read",
+    ),
+    (
+        r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (.+?)\.\s",
+        "the file {0} cannot be read: it is damaged, or of another format",
+    ),
     (
         r"PYTHON_VERSION_MISMATCH\]\s*Python in worker has different version:? ([\d.]+)",
         "the executors run Python {0}, this is {version}: PySpark needs the same minor version on both. Name one that is {version} on the "
