@@ -159,14 +159,20 @@ def test_a_cluster_does_the_work_and_continues_when_a_worker_is_killed(
 def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_worker_that_ran_it_was_killed(
     cluster: SparkCluster, streams_toml: Path, folder: Path, tmp_path: Path
 ) -> None:
-    """Its tasks take turns in one task of Spark, which another worker begins again. What the first attempt has written does not count."""
-    streams_toml.write_text(f'{ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON)}"spark.executorEnv.{WAITS_IN}" = "{folder}"\n')
+    """Its tasks take turns in one task of Spark, which another worker begins again. What the first attempt has written does not count, and
+    its working files are removed."""
+    (working := tmp_path / "working").mkdir()
+    streams_toml.write_text(
+        f'{ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON)}"spark.executorEnv.{WAITS_IN}" = "{folder}"\n'
+        f'"spark.executorEnv.TMPDIR" = "{working}"\n'
+    )
     [family] = [each for each in FAMILIES if str(each) == "foreign_keys"]
     random = Random(4)
     sent = {topic: records(random, 200, null_keys=False) for topic in family.topics}
     for topic, of_topic in sent.items():
         write_table(folder / topic, {0: of_topic})
     killed: list[int] = []
+    left: list[Path] = []
 
     def kill_its_worker() -> None:
         try:
@@ -177,6 +183,10 @@ def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_work
             cluster.workers[number].kill()
             killed.append(number)
             psutil.wait_procs([each for each in at_work if "java" in each.name()], 60)
+            for each in at_work:  # the system may kill any of them, and it removes nothing then
+                if each.is_running():
+                    each.kill()
+            left.extend(working.glob("penstock-history-*"))
         finally:
             (folder / "goes-on").touch()
 
@@ -194,6 +204,7 @@ def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_work
         found |= outputs_of(made, task)
     assert found == expected.outputs
     assert stores_of(made, 0) == expected.stores
+    assert left and not list(working.glob("penstock-history-*"))
     cluster.replace(number)
 
 

@@ -151,6 +151,42 @@ def test_an_end_that_is_none_is_refused_by_name() -> None:
             brokers_of(application, until)
 
 
+def test_a_record_that_ends_the_command_is_its_only_message(broker: Kafka, tmp_path: Path) -> None:
+    """The stacks of Spark's JVM and of the task are in a log; a second run at the same time is refused before Spark starts."""
+    name = unique("refusing")
+    topic, *_ = (broker.create_topic(f"{name}-{of}", 1, exact=True) for of in ("in", "before", "out"))
+    broker.produce(topic, [(b"a", bytes(7)), (b"a", b"short")], timestamps=[FIRST_MS] * 2)
+    streams = tmp_path / "streams.toml"
+    streams.write_text(
+        f'[applications.{name}]\nfactory = "tests.support.history:divided"\ninstances = 1\n'
+        f'[applications.{name}.config]\n"bootstrap.servers" = "{broker.bootstrap_servers}"\n'
+        f'"deserialization.exception.handler" = "penstock.LogAndPauseExceptionHandler"\n'
+        f'[spark]\nmaster = "local[1]"\ndriver-memory = "512m"\n[spark.conf]\n"spark.sql.shuffle.partitions" = 2\n'
+    )
+    home, prefix = tmp_path / "home", f"{name}-"
+    names = {"PENSTOCK_STREAMS": str(streams), "PENSTOCK_HOME": str(home), "PENSTOCK_TEST_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **names}
+    command = [sys.executable, "-m", "penstock.orchestration", "backfill", name, "--input", f"{topic}=kafka"]
+    log = home / "backfills" / f"{name}.log"
+    begun = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: log.exists() or begun.poll() is not None, 60, "the log")
+        second = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        said = begun.communicate(timeout=240)[0]
+    finally:
+        begun.kill()
+        begun.wait()
+    assert begun.returncode == 1
+    assert said.splitlines() == [
+        f"the log of Spark and of the tasks is {log}",
+        "stage 1 of 1 (sub-topology 0, 1 tasks)",
+        f"sub-topology 0: record {topic}-0@0 pauses its task (deserialization): error: unpack requires a buffer of 8 bytes. "
+        "--rejected URI keeps such records in a table and goes on",
+    ]
+    assert "Traceback" in log.read_text() and "HistoryError" in log.read_text()
+    assert (second.returncode, second.stderr.partition(", from")[0]) == (1, f"another backfill of {name} runs on this machine")
+
+
 def test_ctrl_c_ends_the_command_and_the_same_command_goes_on(broker: Kafka, tmp_path: Path) -> None:
     """At any moment: PySpark's own handler lets the run go on, or breaks off the exchange with the JVM in the middle."""
     topic, name = broker.create_topic("history", 2), unique("interrupted")

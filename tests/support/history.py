@@ -326,12 +326,12 @@ PAUSING: Mapping[str, object] = {
 
 
 def divided() -> Topology:
-    """Return a count, with an output before a division that may fail."""
-    builder = StreamsBuilder()
-    numbers = builder.stream("in", Consumed(serdes.STRING, value=serdes.LONG))
+    """Return a count, with an output before a division that may fail. PENSTOCK_TEST_PREFIX: of the topics' names."""
+    builder, prefix = StreamsBuilder(), os.environ.get("PENSTOCK_TEST_PREFIX", "")
+    numbers = builder.stream(f"{prefix}in", Consumed(serdes.STRING, value=serdes.LONG))
     grouped = numbers.group_by_key(Grouped(serdes.STRING, value=serdes.LONG))
-    grouped.count(Materialized("counts", key=serdes.STRING, value=serdes.LONG)).to_stream().to("before", LONGS)
-    numbers.map_values(lambda value: 12 // value).to("out", LONGS)
+    grouped.count(Materialized("counts", key=serdes.STRING, value=serdes.LONG)).to_stream().to(f"{prefix}before", LONGS)
+    numbers.map_values(lambda value: 12 // value).to(f"{prefix}out", LONGS)
     return _built(builder)
 
 
