@@ -46,7 +46,7 @@ DEAD_LETTERS = "errors.dead.letter.queue.topic.name"
 
 AT_ONCE = 30
 """Most applications that run side by side."""
-IDLE_MS = 1_500
+IDLE_MS = 5_000
 """Longer than any sub-topology needs for its records: a task that reads a repartition topic and others waits for the writers of it."""
 
 
