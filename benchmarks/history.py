@@ -4,9 +4,9 @@ All in one run, over the same records of one topic, on one core each (`local[1]`
 threads run beside it). Each count has to be right, otherwise the run fails.
 
     stream          KafkaStreams from the first record to the last commit; records per second of time and of CPU time
-    history         a stage's task on Spark: decoding, processing, stores, the part of the seed; then the whole command, with the
-                    reading and sorting by Spark and the seed
-                    (its CPU time is that of the JVM, the Python worker and the driver)
+    history         from the topic, and from a Parquet table with offsets, whose rows Spark sorts: a stage's task on Spark (decoding,
+                    processing, stores, the part of the seed); then the whole command, with the reading and sorting by Spark and the
+                    seed (its CPU time is that of the JVM, the Python worker and the driver)
     Spark SQL       SELECT key, count(*) … GROUP BY key from the same topic, written as Parquet
 
 Memory is the most that was seen of the Python worker that runs the tasks, of the JVM, and of this process, the driver's Python.
@@ -39,7 +39,7 @@ from penstock.assets.spark.history.command import brokers_of
 from penstock.assets.spark.history.run import HistoryRequest, run_history
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.session.session import spark_session
-from penstock.orchestration.declarations.backfills import BackfillInput
+from penstock.orchestration.declarations.backfills import KAFKA, BackfillInput
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.orchestration.drawing.console import stdout_console
 from penstock.orchestration.embedded.kafka import BrokerError
@@ -53,6 +53,7 @@ from penstock.serdes import LONG, STRING
 
 TOPIC_VARIABLE = "PENSTOCK_BENCH_HISTORY"
 """Environment variable with the topic, for the executors."""
+TABLE_FILES = 8
 _POLL_SECONDS = 0.05
 _PATIENCE_SECONDS = 600.0
 _MEGABYTE = 1024 * 1024
@@ -146,18 +147,19 @@ def _measured(console: Console, servers: str, count: int, folder: Path, *, with_
         table.add_row("stream", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{count / cpu:,.0f}", "", "", "")
     spark = spark_session(SparkSettings(master="local[1]", driver_memory="1g"))
     try:
-        with console.status("history on Spark"), _watched() as usage:
-            application = SeedApplication.of(topic, f"{__name__}:counts", config)
-            request = HistoryRequest(application, {topic: BackfillInput("kafka")}, "latest", str(folder / "seeds"))
-            began = time.monotonic()
-            result = run_history(spark, request, brokers_of(application, "latest"))
-            whole, cpu = time.monotonic() - began, usage.cpu_seconds
-        [stage] = result.stages
-        if stage.records != count:
-            raise MeasurementError(f"the history run has read {stage.records:,} of {count:,} records")
-        used = f"{usage.worker:,.0f}", f"{usage.jvm:,.0f}", f"{usage.driver:,.0f}"
-        table.add_row("history: the tasks", "", "", f"{count / stage.cpu_seconds:,.0f}", "", "", "")
-        table.add_row("history: everything", f"{whole:.1f}", f"{count / whole:,.0f}", f"{count / cpu:,.0f}", *used)
+        for name, given in (("topic", BackfillInput(KAFKA)), ("table", BackfillInput(_table(spark, servers, topic, folder / "table")))):
+            with console.status(f"history on Spark, from the {name}"), _watched() as usage:
+                application = SeedApplication.of(topic, f"{__name__}:counts", config)
+                request = HistoryRequest(application, {topic: given}, "latest", str(folder / f"seeds-{name}"))
+                began = time.monotonic()
+                result = run_history(spark, request, brokers_of(application, "latest"))
+                whole, cpu = time.monotonic() - began, usage.cpu_seconds
+            [stage] = result.stages
+            if stage.records != count:
+                raise MeasurementError(f"the history run has read {stage.records:,} of {count:,} records")
+            used = f"{usage.worker:,.0f}", f"{usage.jvm:,.0f}", f"{usage.driver:,.0f}"
+            table.add_row(f"history of the {name}: the tasks", "", "", f"{count / stage.cpu_seconds:,.0f}", "", "", "")
+            table.add_row(f"history of the {name}: everything", f"{whole:.1f}", f"{count / whole:,.0f}", f"{count / cpu:,.0f}", *used)
         with console.status("Spark SQL"), _watched() as usage:
             seconds = _sql(spark, servers, topic, folder / "sql", keys)
             cpu = usage.cpu_seconds
@@ -180,6 +182,14 @@ def _stream(config: dict[str, object], count: int) -> tuple[float, float]:
             done = sum(float(value) for name, value in streams.metrics().items() if name.name == "process-total" and name.group == TASK)
         streams.close()
         return time.monotonic() - began, time.process_time() - cpu_began
+
+
+def _table(spark: SparkSession, servers: str, topic: str, target: Path) -> str:
+    """Write the topic's records as a Parquet table; each of its files has records of all partitions, as one of an hour has."""
+    rows = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
+    rows = rows.select("partition", "offset", "timestamp", "key", "value")
+    rows.repartitionByRange(TABLE_FILES, "offset").write.parquet(str(target))
+    return str(target)
 
 
 def _sql(spark: SparkSession, servers: str, topic: str, target: Path, keys: int) -> float:

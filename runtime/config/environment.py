@@ -29,7 +29,7 @@ _REFERENCE = re.compile(rf"{_NAME}|\$\{{file:((?:[^${{}}]|{_NAME})+)\}}")
 
 def filled_in(text: str, where: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the text with each `${NAME}` and `${file:PATH}` replaced. Raises StreamsConfigError, naming `where`, for a variable that is
-    not set, and for a file that cannot be read."""
+    not set, and for a file that is empty or cannot be read."""
 
     def value(found: re.Match[str]) -> str:
         if found[2] is not None:
@@ -45,11 +45,14 @@ def _content(path: Path, where: str) -> str:
     if not path.is_absolute():
         raise StreamsConfigError(f"{where}: the path must be absolute: processes have different working directories")
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        text = path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
         raise StreamsConfigError(f"{where} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise StreamsConfigError(f"{where} cannot be read: its content is not UTF-8") from None  # the cause shows bytes of the secret
+    if not text:  # perhaps it is being written: an empty password would end the login of every client
+        raise StreamsConfigError(f"{where} cannot be read: it is empty")
+    return text
 
 
 def setting(text: str, where: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -32,7 +32,8 @@ from penstock.runtime.instance.build import build_of
 from penstock.runtime.instance.settings import InstanceSettings
 from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
 from penstock.runtime.kafka.connection import Connection
-from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.first_contact import FirstContact
+from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import StreamsError
@@ -131,6 +132,8 @@ def _check_handlers(config: StreamsConfig) -> None:
 
 
 def _check_topology(found: Findings, written: Topology, config: StreamsConfig) -> None:
+    until = time.monotonic() + ANSWER_SECONDS
+    FirstContact(config, lambda: time.monotonic() > until, quiet=True).wait()
     topics = TopicAdmin(config)
     subscription = Subscription(written, topics.names, TopicWatcher(SystemClock()))
     try:

@@ -45,6 +45,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import QUIET, admin_client, offsets_consumer
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, with_remedy
+from penstock.runtime.kafka.first_contact import refused_login
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     MissingSourceTopicError,
@@ -574,7 +575,7 @@ class TopicAdmin:
                 if waited >= ANSWER_SECONDS or self.give_up():
                     if Meaning.NO_LEADER in reasons:
                         raise
-                    raise self._unanswered(what, waited) from error
+                    raise self._unanswered(f"{what}{self._refused()}", waited) from error
                 if waited >= WARN_SECONDS and not warned:
                     logger.warning("bootstrap.servers = %s: no broker has answered for %.0f s (%s)", self._servers, waited, what)
                     warned = True
@@ -608,6 +609,11 @@ class TopicAdmin:
             if Meaning.UNKNOWN_TOPIC in meaning(error.__cause__):
                 return None
             raise
+
+    def _refused(self) -> str:
+        """Return the end of an error about a request that was not answered, if the brokers refuse this client's login."""
+        refused = None if self.give_up() else refused_login(Connection.of(self._config.admin_properties()))
+        return "" if refused is None else f"; the brokers refuse this client: {self._config.redacted(refused.str())}"
 
     def _unanswered(self, what: str, waited: float) -> BrokerUnavailableError:
         return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no answer within {waited:.0f} s ({what})")

@@ -55,6 +55,8 @@ from penstock.orchestration.rights import Operation, Resource, Right, Role, righ
 from penstock.runtime.config.environment import client_config
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic, heartbeats_topic
+from penstock.runtime.instance.precheck import Findings, check_settings
+from penstock.runtime.instance.settings import InstanceSettings
 from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.topic_admin import TopicAdmin, create_commands
 from penstock.runtime.model.errors import StreamsError
@@ -91,7 +93,7 @@ def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureReque
     """As the fixture of all tests here, with a login: as a super user, or as the user that a variable names, with the least rights. The
     password is in the environment alone."""
     logins = {"certificate": secured.by_certificate, "token": secured.by_token}
-    login = logins.get(request.param, secured.by_password)(ROTATED if request.param == FILE else ADMIN)
+    login = logins.get(request.param, secured.by_password)(ROTATED if request.param in (FILE, ROTATED) else ADMIN)
     application, path, home = unique("app"), tmp_path / "streams.toml", tmp_path / "home"
     monkeypatch.setenv(VARIABLE, PASSWORD)
     monkeypatch.setenv(USER, ADMIN)
@@ -259,8 +261,7 @@ def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project
 
     goes_through(1)
     project.feed()
-    rotated = UserScramCredentialUpsertion(ROTATED, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), NEW_PASSWORD.encode())
-    admin.admin.alter_user_scram_credentials([rotated])[ROTATED].result(30)
+    set_password(admin, NEW_PASSWORD)
     secured.stop()
     secured.start()
     log = project.operations.paths.log_path(name)
@@ -275,6 +276,47 @@ def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project
     project.feed()
     assert process.alive and "RUNNING" in penstock("status").output
     assert penstock("pause", application.id, "0_1").exit_code == 0
+    set_password(admin, PASSWORD)
+
+
+def set_password(admin: Kafka, password: str) -> None:
+    rotated = UserScramCredentialUpsertion(ROTATED, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode())
+    admin.admin.alter_user_scram_credentials([rotated])[ROTATED].result(30)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("project", [ROTATED], indirect=True)
+def test_a_password_in_a_variable_is_rotated_by_a_rolling_restart(
+    project: Project, secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards all connections end, and nothing runs that has the old one. Before the deploy has the new one, it stops nothing."""
+    application = project.application
+    source, out = (f"{outside(application.id)}-{end}" for end in ("in", "out"))
+    admin = Kafka(secured.bootstrap_servers, {key: str(value) for key, value in secured.connection.settings.items()})
+    admin.create_topic(source, 2, exact=True)
+    admin.create_topic(out, 1, exact=True)
+    launcher, names = project.operations.launcher, application.instances
+    before = [launcher.start(application, name)[0] for name in names]
+
+    def goes_through(records: int) -> None:
+        admin.produce(source, [("key", "{}")])
+        wait_until(lambda: len(admin.consume(out)) == records, 60, f"result {records}")
+
+    goes_through(1)
+    set_password(admin, NEW_PASSWORD)
+    refused = penstock("deploy", "--all", application.id)
+    assert refused.exit_code == 1 and "uthentication failed" in refused.output and all(process.alive for process in before)
+    goes_through(2)
+    monkeypatch.setenv(VARIABLE, NEW_PASSWORD)
+    deployed = penstock("deploy", "--all", application.id)
+    assert deployed.exit_code == 0, deployed.output
+    after = [launcher.running(name) for name in names]
+    assert None not in after and not {process.pid for process in after if process} & {process.pid for process in before}
+    secured.stop()
+    secured.start()
+    goes_through(3)
+    assert not any(secret in project.operations.paths.log_path(name).read_text() for name in names for secret in (PASSWORD, NEW_PASSWORD))
+    set_password(admin, PASSWORD)
 
 
 @pytest.mark.parametrize("project", ["token"], indirect=True)
@@ -290,6 +332,11 @@ def test_a_login_that_is_refused_is_named_and_shows_no_secret(project: Project, 
         assert result.exit_code == 1 and re.search("uthentication failed|Failed to acquire SASL OAUTHBEARER token", result.output), words
         assert "wrong    login: " in result.output or words != ("doctor",)
         said += result.output
+    config = {**application.config_of(name), "state.dir": str(tmp_path / "state")}
+    written = InstanceSettings(application=application.id, instance=name, factory=application.factory, config=config)
+    [problem] = check_settings(Findings(problems=[]), [written]).problems  # as a deploy does
+    assert "Failed to acquire SASL OAUTHBEARER token" in problem and "no answer" not in problem
+    said += problem
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     for secret in (NEW_PASSWORD, PASSWORD):
         assert secret not in said

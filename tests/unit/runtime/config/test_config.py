@@ -167,6 +167,7 @@ def test_a_secret_is_read_from_a_file_and_shown_as_it_was_written(tmp_path: Path
         ("${file:/nowhere/at all}", "here: ${file:/nowhere/at all} cannot be read: No such file or directory"),
         ("${file:relative}", "here: ${file:relative}: the path must be absolute"),
         ("${file:/tmp}", "here: ${file:/tmp} cannot be read: Is a directory"),
+        ("${file:/dev/null}", "here: ${file:/dev/null} cannot be read: it is empty"),
         ("${file:${UNSET_HERE}/x}", "here: ${UNSET_HERE} is not set in the environment"),
     ],
 )

@@ -68,7 +68,8 @@ def test_a_file_that_is_away_is_named_once_and_the_login_stays(tmp_path: Path, c
         file.unlink()
         wait_until(lambda: caplog.messages, 10, "a warning")
         assert current(properties)["sasl.password"] == "first", "a client that is made meanwhile"
-        file.write_text("second")
+        (tmp_path / "new").write_text("second")
+        (tmp_path / "new").replace(file)
         wait_until(lambda: client.given, 10, "the login")
     assert client.given == [("ann", "second")]
     warning, other = caplog.messages

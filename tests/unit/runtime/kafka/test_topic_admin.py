@@ -105,9 +105,12 @@ def test_an_offset_without_an_answer_is_requested_again_by_a_new_client(
     monkeypatch.setattr(topics, "admin_client", lambda config: Leaders())
     assert admin.end_offsets([partition]) == {partition: 7}
     monkeypatch.setattr(topics, "ANSWER_SECONDS", -1.0)
-    monkeypatch.setattr(admin, "_client", Leaders(offset=OFFSET_INVALID))
-    with pytest.raises(BrokerUnavailableError, match="no answer within 0 s"):
-        admin.end_offsets([partition])
+    refused = KafkaError(KafkaError._AUTHENTICATION, "Authentication failed")
+    for found, text in ((None, r"\(\w+ offsets\)"), (refused, r"\(\w+ offsets; the brokers refuse this client: Authentication failed\)")):
+        monkeypatch.setattr(admin, "_client", Leaders(offset=OFFSET_INVALID))
+        monkeypatch.setattr(topics, "refused_login", lambda connection, found=found: found)
+        with pytest.raises(BrokerUnavailableError, match=f"no answer within 0 s {text}"):
+            admin.end_offsets([partition])
 
 
 def test_requests_are_sent_again_after_the_only_broker_was_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
