@@ -43,7 +43,7 @@ from penstock.runtime.stores.backend import Entries, Gated, KeyValueSource, Meta
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.locks import STOP_IT, lock_holder, remedy
 from penstock.runtime.stores.rocks_java import take_over
-from penstock.runtime.stores.rocks_options import IN_CACHE, WRITE_BUFFER, database_options, family_options, rocks_memory
+from penstock.runtime.stores.rocks_options import FILTERED, IN_CACHE, WRITE_BUFFER, database_options, family_options, rocks_memory
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
 _TABLES = "rocksdb.estimate-table-readers-mem"
 _BYTES_PER_COUNT = WRITE_BUFFER // 2
-"""The filters and indexes outside of the cache are counted after so many written bytes: about twice per new file."""
+"""After so many written bytes, the filters and indexes outside of the cache are counted, about twice per new file; and the store gets
+filters over its write buffers."""
 BY_KEY = itemgetter(0)
 """Sort key of a batch. RocksDB finds the place of each key in its memtable from that of the key before (measured over 100,000 keys, 16,000
 a batch: 0.6 us per entry instead of 1.6; the sorting takes 0.3). Records of a key keep their order."""
@@ -92,7 +93,6 @@ class RocksStore:
         except OSError as error:
             raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}{remedy(str(error))}") from error
         except Exception as error:  # rocksdict raises plain Exception
-            self._release_filters(set(self._filtered))
             raise _open_error(self._path, error, self._task) from error
         self._families: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
         self._handles: dict[str, ColumnFamily] = {name: self._db.get_column_family_handle(name) for name in names}
@@ -113,10 +113,7 @@ class RocksStore:
     def _options_of(self, family: str) -> Options:
         if family == OFFSETS or not (family in self._wanted or family.startswith(SEGMENT)):
             return database_options(self._memory)
-        filtered = self._memory.reserve_filter()
-        if filtered:
-            self._filtered.add(family)
-        return family_options(self._memory, self._chosen, filtered=filtered, outside=self._tables_outside)
+        return family_options(self._memory, self._chosen, filtered=False, outside=self._tables_outside)
 
     def _count_tables(self) -> None:
         """Count the filters and indexes of open files that are outside of the block cache. When those of all stores take up their part of
@@ -131,6 +128,22 @@ class RocksStore:
                     family.set_options(IN_CACHE)
         except Exception as error:  # rocksdict raises plain Exception
             raise self._io_error("written", error) from error
+
+    def _reserve_filters(self) -> None:
+        """Give the families to which a store writes a filter over their next write buffers, while there are any. Called when the store has
+        written much: with hundreds of idle stores, the first ones would hold all of them."""
+        if self._chosen is not None and "set_memtable_prefix_bloom_ratio" in self._chosen.of_families:
+            return
+        segments = [name for name in self._families if name.startswith(SEGMENT)]
+        newest = max(segments, key=lambda name: int(name.removeprefix(SEGMENT)), default=None)
+        for name in (*self._wanted, *([] if newest is None else [newest])):
+            if name in self._filtered or not self._memory.reserve_filter():
+                continue
+            self._filtered.add(name)
+            try:
+                self._families[name].set_options(FILTERED)
+            except Exception as error:  # rocksdict raises plain Exception
+                raise self._io_error("written", error) from error
 
     def _release_filters(self, families: Iterable[str]) -> None:
         """Release the filters of families that were closed or dropped."""
@@ -176,6 +189,7 @@ class RocksStore:
         if self._uncounted >= _BYTES_PER_COUNT:
             self._uncounted = 0
             self._count_tables()
+            self._reserve_filters()
 
     # --- reads --------------------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ bloom filter (0.8 MiB for a buffer of 8 MiB) and its first block of memory, and 
 1,000 stores: 2.8 GiB before the first entry. So
 
 - block cache and write buffers are one of each per process, the second charged to the first (`WriteBufferManager`);
-- only families that hold entries get a filter over the write buffer, and only as many of them as fit into a quarter of the budget: a
-  process with few stores reads absent keys fast (0.3 us instead of 1.4), one with many stays small;
+- only families that are written to get a filter over the write buffer, after 4 MiB, and only as many of them as fit into a quarter of the
+  budget: a process with few busy stores reads absent keys fast (0.3 us instead of 1.4), one with many or idle ones stays small;
+- the cache of open files has 4 parts instead of 64, each with a table of its own (22 KiB per store);
 - write buffers grow in blocks of 32 KiB, those of offsets in blocks of 4 KiB;
 - a store keeps at most `MAX_OPEN_FILES` of its files open, and the process may have as many open as the system allows it.
 
-What is left per store: about 0.4 MiB, and 8 open files besides its data. Threads are RocksDB's own, a fixed number per process, and one for
-the look-ahead (`look_ahead.py`).
+What is left per store: about 0.35 MiB, and 8 open files besides its data. Threads are RocksDB's own, a fixed number per process, and one
+for the look-ahead (`look_ahead.py`).
 
 Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, because
 the skip list no longer fits the CPU's cache).
@@ -53,6 +54,7 @@ logger = logging.getLogger(__name__)
 WRITE_BUFFER = 8 * MIB
 MAX_OPEN_FILES = 256
 SWITCH_SECONDS = 0.0005
+_OPEN_FILES_SHARD_BITS = 2
 _FILTER_RATIO = 0.1
 _FILTER_SHARE = 4
 
@@ -61,6 +63,8 @@ TABLES_SHARE = 4
 """Part of the block cache's budget, as a divisor, that filters and indexes outside of the cache may take."""
 _TABLES_OF_FILES = 16
 """The filters and indexes of files take at most this part of the files' size, as a divisor, with entries of 25 bytes or more."""
+FILTERED = {"memtable_prefix_bloom_size_ratio": str(_FILTER_RATIO)}
+"""Options that give an open family a filter over its next write buffers, as `family_options` with `filtered`."""
 IN_CACHE = {
     "block_based_table_factory": "{index_type=kTwoLevelIndexSearch;partition_filters=true;pin_top_level_index_and_filter=true;"
     "cache_index_and_filter_blocks=true;}"
@@ -166,6 +170,7 @@ def database_options(memory: RocksMemory, chosen: RocksDBOptions | None = None) 
     options.set_atomic_flush(True)
     options.set_write_buffer_manager(memory.buffers)
     options.set_max_open_files(MAX_OPEN_FILES)
+    options.set_table_cache_num_shard_bits(_OPEN_FILES_SHARD_BITS)
     options.set_max_total_wal_size(64 * MIB)
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(MIB)
@@ -197,9 +202,9 @@ def family_options(
     options.set_write_buffer_size(WRITE_BUFFER)
     options.set_max_write_buffer_number(3)
     options.set_arena_block_size(arena_bytes)
+    options.set_memtable_whole_key_filtering(True)  # where there is a filter
     if filtered:
         options.set_memtable_prefix_bloom_ratio(_FILTER_RATIO)
-        options.set_memtable_whole_key_filtering(True)
     if chosen is not None:
         _apply(options, chosen.of_families)
         if chosen.compression is not None:

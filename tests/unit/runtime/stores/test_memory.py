@@ -10,7 +10,7 @@ from penstock import serdes
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
-from penstock.runtime.serdes.keys import WINDOW_SUFFIX
+from penstock.runtime.serdes.keys import WINDOW_SUFFIX, window_store_key
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import MIB, StoreMemory
 from penstock.runtime.stores.process_memory import OTHER, RESIDENT, ProcessMemory
@@ -49,29 +49,57 @@ def test_clients_in_one_process_with_equal_sizes_share_one_cache() -> None:
     assert one.native is two.native
 
 
+def write_much(store: RocksBackend | RocksSegments, first: int = 0) -> None:
+    """Write enough for a filter, with keys of a window store from the time `first` on, in ms."""
+    for turn in range(10):
+        store.write([(b"%07d" % number + window_store_key(b"", first, turn), bytes(1_000)) for number in range(500)], {})
+
+
 def test_memtable_filters_are_limited_by_the_budget_and_released(tmp_path: Path) -> None:
     memory = StoreMemory(write_buffer_bytes=BUFFERS)
     native = rocks_memory(memory)
     assert free_filters(native) == FILTERS
-    stores = [opened(tmp_path, number, memory) for number in range(5)]
+    stores = [RocksBackend(tmp_path / str(number), "default", memory) for number in range(5)]
+    assert free_filters(native) == FILTERS, "idle stores have none"
+    write_much(stores[4])
+    assert free_filters(native) == FILTERS - 1
+    for store in stores:
+        write_much(store)
     assert free_filters(native) == 0
-    stores[0].wipe()
-    assert free_filters(native) == 0
+    stores[4].wipe()
+    assert free_filters(native) == 1
     for store in stores:
         store.close()
     assert free_filters(native) == FILTERS
 
 
-def test_a_store_that_cannot_be_opened_keeps_no_filter(tmp_path: Path) -> None:
+def test_a_filter_is_made_with_the_next_write_buffer(tmp_path: Path) -> None:
+    store = RocksBackend(tmp_path, "default", StoreMemory())
+
+    def buffer_bytes() -> int:
+        return int(store._families["default"].property_int_value("rocksdb.cur-size-active-mem-table") or 0)
+
+    store.write([(b"first", b"1")], {})
+    assert buffer_bytes() < MIB // 16
+    write_much(store)
+    store._families["default"].flush()
+    store.write([(b"first", b"2")], {})
+    assert buffer_bytes() > MIB // 2
+    assert store.get(b"absent") is None
+    assert store.get(b"%07d" % 7 + window_store_key(b"", 0, 7)) == bytes(1_000)
+    store.close()
+
+
+def test_the_newest_segment_gets_a_filter_and_a_dropped_one_releases_it(tmp_path: Path) -> None:
     memory = StoreMemory(write_buffer_bytes=BUFFERS)
-    (tmp_path / "rocksdb").mkdir()
-    (tmp_path / "rocksdb" / "s0").write_text("a file")
-    with pytest.raises(Exception, match="s0"):
-        opened(tmp_path, 0, memory)
-    first = opened(tmp_path, 1, memory)
-    with pytest.raises(Exception, match="s1"):  # open already
-        opened(tmp_path, 1, memory)
-    first.close()
+    store = RocksSegments(tmp_path, SegmentSettings(1_000, 500, WINDOW_SUFFIX), memory)
+    for first in (0, 500, 1_000):
+        write_much(store, first)
+    assert store._filtered == {"segment.0", "segment.500"}
+    store.drop_before(1)
+    write_much(store, 1_000)
+    assert store._filtered == {"segment.500", "segment.1000"}
+    store.close()
     assert free_filters(rocks_memory(memory)) == FILTERS
 
 
