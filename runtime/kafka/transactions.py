@@ -243,9 +243,10 @@ class TransactionalProducer:
         assert adding is not None and begun is not None
         self._adding = self._begun = None
         beside()
-        while self.producer.flush(FLUSH_SLICE_SECONDS) and not begun.done():
+        until = time.monotonic() + _ADDING_SECONDS
+        while self.producer.flush(FLUSH_SLICE_SECONDS) and not begun.done() and time.monotonic() < until:
             pass
-        self._until_answered(adding, needs=lambda: adding.left[0][2], seconds=_ADDING_SECONDS, begun=begun)
+        self._until_answered(adding, needs=lambda: adding.left[0][2], seconds=_ADDING_SECONDS, begun=(begun, until))
 
     def flush(self) -> int:
         """Serve delivery reports; return the number of undelivered records. It has a time-out, because a failed transaction is reported
@@ -277,16 +278,16 @@ class TransactionalProducer:
         beside: Callable[[], None] | None = None,
         needs: Callable[[], str] = str,
         seconds: float = HUNG_SECONDS,
-        begun: Future[Result] | None = None,
+        begun: tuple[Future[Result], float] | None = None,
     ) -> Result:
         """Return the call's result. `needs` returns a right that it needs beside that on the transactional id, for the error. `seconds`:
-        after this time it is taken to hang. `begun`: the first call."""
+        after this time it is taken to hang. `begun`: the first call, and when it is taken to hang."""
         since, warned = time.monotonic(), False
         while True:
             try:
                 if begun is not None:
-                    first, begun = begun, None
-                    return self._calls.result(first, seconds)
+                    (first, until), begun = begun, None
+                    return self._calls.result(first, max(0.0, until - time.monotonic()))
                 once, beside = beside, None
                 return self._calls.call(call, seconds, once)
             except HungError:

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.kafka import transactions
 from penstock.runtime.kafka.transactions import FLUSH_SLICE_SECONDS, CallThread, GroupMetadata, HungError, TransactionalProducer
-from penstock.runtime.model.errors import TransactionAbortedError
+from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
@@ -155,3 +155,16 @@ def test_a_refused_guard_does_not_wait_for_records_that_are_not_sent_any_more(cl
         producer.end_offsets(lambda: None)
     assert client.calls == ["guard@0 of the members"]
     assert client.longest <= FLUSH_SLICE_SECONDS
+
+
+def test_a_call_for_offsets_that_does_not_return_is_noticed_while_records_wait(
+    client: Client, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a broker that is frozen: neither the records nor the offsets are answered."""
+    let_go = threading.Event()
+    monkeypatch.setattr(transactions, "_ADDING_SECONDS", 0.1)
+    monkeypatch.setattr(client, "send_offsets_to_transaction", lambda *_given: let_go.wait(30))
+    producer.begin_offsets(GUARD, cast(GroupMetadata, "the members"), INPUT)
+    with pytest.raises(TaskMigratedError, match="does not return from a call"):
+        producer.end_offsets(lambda: None)
+    let_go.set()
