@@ -15,7 +15,6 @@ from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.ops import actor_of, explained, failure
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Application, Applications
-from penstock.orchestration.declarations.backfills import BackfillRequest
 from penstock.orchestration.instances.operations import Operations
 
 BACKFILL = "backfill"
@@ -82,11 +81,7 @@ def run_backfill(
         request = application.backfill.request(application.id, paths.root, paths.home, until)
         after = None if day is None or first is None or date.fromisoformat(day) <= first else f"{day}T00:00:00"
         request = msgspec.structs.replace(request, restart=restart, daily=day is not None, after=after)
-        return spark.run(context, backfill, request, delta=_delta(request))
-
-
-def _delta(request: BackfillRequest) -> bool:
-    return any(given.format == "delta" for given in request.inputs.values())
+        return spark.run(context, backfill, request, delta=request.reads_delta)
 
 
 def metadata(found: HistoryResult, application: str) -> Mapping[str, dg.MetadataValue]:

@@ -30,7 +30,8 @@ LATEST = "latest"
 COLUMNS = ("key", "value", "timestamp", "partition", "offset", "headers")
 SERIALIZED = ("key", "value")
 """Columns that may be made of several columns of the table, or of typed ones, by the source's serde."""
-FORMATS = ("parquet", "delta")
+DELTA = "delta"
+FORMATS = ("parquet", DELTA)
 ALL = "*"
 """In place of columns: all that are not named otherwise."""
 
@@ -60,6 +61,11 @@ class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True):
     as_json: bool = False
     daily: bool = False
     after: str | None = None
+
+    @property
+    def reads_delta(self) -> bool:
+        """True if a table is one of Delta, for which Spark needs its jars."""
+        return any(given.format == DELTA for given in self.inputs.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import penstock.assets.spark.history.run as history_run
 from penstock import KafkaStreams, StreamsConfig
 from penstock.assets.spark.history.command import brokers_of
 from penstock.assets.spark.history.errors import HistoryError
-from penstock.assets.spark.history.inputs import Bounds, never_null, read_input
+from penstock.assets.spark.history.inputs import Bounds, load_table, never_null, read_input
 from penstock.assets.spark.history.records import HEADERS
 from penstock.assets.spark.history.run import Brokers, HistoryRequest, HistoryResult, estimate, run_history
 from penstock.assets.spark.seeds.plan import SeedApplication
@@ -546,7 +546,8 @@ def test_rows_for_the_tasks_have_no_null_among_their_headers(spark: SparkSession
     table = write_table(tmp_path / "in", {0: [Sent(b"a", b"1", FIRST_MS), Sent(b"a", b"1", FIRST_MS, [("h", b"1")])]})
     bounds = Bounds({"in": {0: 0}}, {"in": {0: 10}})
     application = SeedApplication.of(APPLICATION, "tests.support.history:stateless", CONFIG)
-    given = read_input(spark, "in", BackfillInput(table), 1, bounds, application, ["in"])
+    source = BackfillInput(table)
+    given = read_input(spark, "in", source, load_table(spark, "in", source), 1, bounds, application, ["in"])
     assert sorted(len(row.headers) for row in given.rows.collect()) == [0, 1]
     assert not spark.range(1).select(never_null(F.lit(None)).alias("headers")).schema["headers"].nullable
 

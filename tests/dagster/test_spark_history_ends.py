@@ -144,6 +144,44 @@ def test_an_unfinished_run_begins_again_if_a_file_was_written_again_in_place(
     assert [(stage.reused, stage.records) for stage in run().stages] == [(False, 20), (False, 20)]
 
 
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_rows_that_come_into_a_table_during_a_run_belong_to_the_next_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The state, the offsets from which the stream goes on, and the records of a day are those of the table at the beginning."""
+    sent, table = records(Random(8), 60, null_keys=False), str(tmp_path / "in")
+    schema = "partition int, offset long, timestamp long, key binary, value binary"
+
+    def append(first: int, end: int) -> None:
+        rows = [(0, at, sent[at].timestamp, sent[at].key, sent[at].value) for at in range(first, end)]
+        spark.createDataFrame(rows, schema).coalesce(1).write.format(kind).mode("append").save(table)
+
+    def run(after: str | None) -> HistoryResult:
+        request = HistoryRequest(
+            SeedApplication.of(APPLICATION, named("counts").factory, CONFIG),
+            {"in": BackfillInput(table, kind)},
+            DAYS[0] if after is None else DAYS[1],
+            str(tmp_path / "seeds"),
+            all_stores=True,
+            daily=True,
+            after=after,
+        )
+        return run_history(spark, request, starting(known({"in": 1, "counted": 1}), "in", 0, 60))
+
+    def appends_first(*given: object) -> object:
+        append(40, 60)
+        return run_stage(*given)  # type: ignore[arg-type]
+
+    append(0, 40)
+    with monkeypatch.context() as during:
+        during.setattr(history_run, "run_stage", appends_first)
+        first = run(None)
+    assert (first.next_offsets, first.stages[0].records) == ({"in": {0: 40}}, 40)
+    second = run(DAYS[0])
+    assert second.goes_on_from is None, "the day before has records that were not there then"
+    assert (second.next_offsets, second.stages[0].records) == ({"in": {0: 60}}, 60)
+
+
 def test_an_end_that_is_none_is_refused_by_name() -> None:
     application = SeedApplication.of(APPLICATION, named("counts").factory, CONFIG)
     for until, text in (("yesterday", "'yesterday' is no place in a topic"), ("earliest", "there is no history before the first record")):

@@ -93,15 +93,18 @@ def input_of(name: str, random: Random) -> dict[str, list[Sent]]:
                 for serde, data in zip(pair, (step.key, step.value), strict=True)
             )
             time = step.timestamp
+            if name in _MERGED and key is None:
+                continue
             if name in _MERGED:
                 time = len(case.topics) * time + case.topics.index(step.topic)
             found[step.topic].append(Sent(key, value, time, list(step.headers) or None))
     return found
 
 
-_MERGED = {"Windows_cogroup_uncached"}
+_MERGED = {"Combinations_split_and_merged", "Windows_cogroup_uncached"}
 """A sub-topology reads an input topic and a repartition topic. At equal times the order of their names decides, and the test driver takes a
-record through all sub-topologies at once: so no two of their records have the same time."""
+record through all sub-topologies at once: so no two of their records have the same time. Records without a key do not get into the
+repartition topic, so the largest time so far may be another one there: they are left out."""
 
 
 @dataclass(frozen=True)

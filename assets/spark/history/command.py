@@ -46,6 +46,7 @@ def main(encoded: str) -> None:
         declared = Applications.of(ProjectPaths.find())
         found = declared.named(request.application)
         run, brokers = history_of(found, request)
+        settings = msgspec.structs.replace(declared.spark, delta=request.reads_delta)
         try:
             with (
                 nullcontext() if request.dry_run else alone(request.application),
@@ -53,9 +54,9 @@ def main(encoded: str) -> None:
             ):
                 log = _spark_logs_to_file(request)
                 hint(f"the log of Spark and of the tasks is {log}")
-                spark = spark_session(declared.spark)
-                interrupts.watch(spark, declared.spark)
-                with closing(follow(spark, declared.spark, hint)) as progress:
+                spark = spark_session(settings)
+                interrupts.watch(spark, settings)
+                with closing(follow(spark, settings, hint)) as progress:
 
                     def report(step: str) -> None:
                         hint(step)
@@ -65,7 +66,7 @@ def main(encoded: str) -> None:
         except (SeedError, WrongSparkError) as error:
             fail(str(error))
         except SPARK_ERRORS as error:
-            fail(of_spark(error, declared.spark))
+            fail(of_spark(error, settings))
 
 
 def _spark_logs_to_file(request: BackfillRequest) -> Path:

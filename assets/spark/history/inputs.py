@@ -27,7 +27,7 @@ from penstock.assets.spark.seeds.job import milliseconds
 from penstock.assets.spark.seeds.partitioner import partitions_of
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.seeds.rows import written_bytes
-from penstock.orchestration.declarations.backfills import ALL, KAFKA, SERIALIZED, BackfillInput
+from penstock.orchestration.declarations.backfills import ALL, DELTA, SERIALIZED, BackfillInput
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.serdes.serde import Serde
 
@@ -78,22 +78,34 @@ class Input:
     in_order: bool = False
 
 
+def load_table(spark: SparkSession, topic: str, given: BackfillInput) -> DataFrame:
+    """Return the rows of a table as it is now, whatever is written to it later: of Parquet the files that are there, of Delta the newest
+    version (else each action would read the newest one of its own). Raises HistoryError."""
+    with spark_errors(f"input of topic {topic}"):
+        reader = spark.read.format(given.format)
+        if given.format == DELTA:
+            named = given.location.replace("`", "``")
+            newest = spark.sql(f"DESCRIBE HISTORY delta.`{named}` LIMIT 1").select("version").collect()
+            reader = reader.option("versionAsOf", newest[0].version)
+        return reader.load(given.location)
+
+
 def read_input(
     spark: SparkSession,
     topic: str,
     given: BackfillInput,
+    table: DataFrame | None,
     partitions: int,
     bounds: Bounds,
     application: SeedApplication,
     topics: Sequence[str],
 ) -> Input:
-    """Return the input of a topic. `topics`: all that have an input. Raises HistoryError for a table that does not fit."""
-    if given.location == KAFKA:
+    """Return the input of a topic: of a `table`, or of the topic itself. `topics`: all that have an input. Raises HistoryError for a table
+    that does not fit."""
+    if table is None:
         return _of_topic(spark, topic, bounds, application.config)
     with spark_errors(f"input of topic {topic}"):
-        frame = spark.read.format(given.format).load(given.location)
-        if given.columns:
-            frame = _mapped(topic, frame, given.columns, application, tuple(topics))
+        frame = _mapped(topic, table, given.columns, application, tuple(topics)) if given.columns else table
         _check_columns(topic, frame)
         return _by_offset(topic, frame, partitions, bounds) if "offset" in frame.columns else _by_time(topic, frame, partitions, bounds)
 
@@ -261,14 +273,13 @@ def _by_partition(offsets: Mapping[int, int]) -> Column:
     return F.element_at(column, F.col("partition").cast("int") + 1)
 
 
-def rows_before_end(spark: SparkSession, topic: str, given: BackfillInput, bounds: Bounds) -> int:
+def rows_before_end(frame: DataFrame, topic: str, given: BackfillInput, bounds: Bounds) -> int:
     """Return the number of a table's rows that a run from the first record on reads. Only the columns that decide it are read."""
 
     def own(name: str) -> str:
         return given.columns.get(name, [name])[0]
 
     with spark_errors(f"input of topic {topic}"):
-        frame = spark.read.format(given.format).load(given.location)
         if own("offset") in frame.columns:
             rows = frame.select(F.col(f"`{own('partition')}`").alias("partition"), F.col(f"`{own('offset')}`").alias("offset"))
             return rows.where(F.col("offset") < _by_partition(bounds.ends[topic])).count()

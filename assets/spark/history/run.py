@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.assets.spark.history.beginning import Parts, parts_of
 from penstock.assets.spark.history.days import Day, Days, Offset, bounds_of, offsets_of
 from penstock.assets.spark.history.errors import spark_errors
-from penstock.assets.spark.history.inputs import Bounds, Input, read_input, rows_before_end
+from penstock.assets.spark.history.inputs import Bounds, Input, load_table, read_input, rows_before_end
 from penstock.assets.spark.history.job import Places, StageJob, TaskReport, run_stage, write_global_rows
 from penstock.assets.spark.history.plan import HistoryPlan, StagePlan, history_topology, plan_history
 from penstock.assets.spark.seeds.plan import SeedApplication
 from penstock.assets.spark.session.session import code_digest
-from penstock.orchestration.declarations.backfills import FORMATS, KAFKA, BackfillInput
+from penstock.orchestration.declarations.backfills import DELTA, KAFKA, BackfillInput
 from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, new_snapshot_id
@@ -186,8 +186,9 @@ def estimate(spark: SparkSession, request: HistoryRequest, brokers: Brokers) -> 
         if given.location == KAFKA:
             rows[topic] = sum(end - bounds.starts[topic][number] for number, end in bounds.ends[topic].items())
         else:
+            table = load_table(spark, topic, given)
             with spark_errors(f"input of topic {topic}"):
-                rows[topic] = _input(spark, request, plan, bounds, topic).rows.count()
+                rows[topic] = _input(spark, request, plan, bounds, topic, table).rows.count()
     return [
         Estimate(
             sub_topology=stage.sub_topology,
@@ -224,9 +225,9 @@ def run_history(
     return run.finish(run.stages(run.begin(brokers, clock or SystemClock())))
 
 
-def _input(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan, bounds: Bounds, topic: str) -> Input:
+def _input(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan, bounds: Bounds, topic: str, table: DataFrame | None) -> Input:
     partitions = plan.partitions[topic] if topic in plan.partitions else len(bounds.ends[topic])
-    return read_input(spark, topic, request.inputs[topic], partitions, bounds, request.application, tuple(request.inputs))
+    return read_input(spark, topic, request.inputs[topic], table, partitions, bounds, request.application, tuple(request.inputs))
 
 
 class _Run:
@@ -238,7 +239,10 @@ class _Run:
         self._plan = plan
         self._report = report
         self._token = uuid.uuid4().hex[:8]
-        self.folder = place_of(request.seed) / RUNS / _fingerprint(spark, request, plan)
+        self._tables = {
+            topic: load_table(spark, topic, given) for topic, given in sorted(request.inputs.items()) if given.location != KAFKA
+        }
+        self.folder = place_of(request.seed) / RUNS / _fingerprint(spark, request, plan, self._tables)
         self._days = Days(place_of(request.seed), _program(request, plan))
         self._manifest = self.folder / "run.json"
 
@@ -278,7 +282,7 @@ class _Run:
 
     def _rows(self, topic: str, bounds: Bounds) -> int:
         """Return the number of records of a table that are before the end of the run."""
-        return rows_before_end(self._spark, topic, self._request.inputs[topic], bounds)
+        return rows_before_end(self._tables[topic], topic, self._request.inputs[topic], bounds)
 
     def _keep_day(self, run: RunManifest, next_offsets: Mapping[str, Mapping[int, int]], seed: str) -> None:
         """Keep what the run of the next day needs."""
@@ -292,7 +296,10 @@ class _Run:
     def stages(self, run: RunManifest) -> tuple[RunManifest, dict[int, list[TaskReport]], set[int], dict[str, Input]]:
         """Run the stages that are not done yet."""
         plan, begin = self._plan, self._request.begin
-        inputs = {topic: _input(self._spark, self._request, plan, run.bounds(topic), topic) for topic in self._request.inputs}
+        inputs = {
+            topic: _input(self._spark, self._request, plan, run.bounds(topic), topic, self._tables.get(topic))
+            for topic in self._request.inputs
+        }
         if run.day is not None:
             begin = parts_of(find(run.day.seed))
         self._manifest.write(iter([encoded(run)]))  # only now: inputs that do not fit are refused without a trace
@@ -461,15 +468,15 @@ def _versions(spark: SparkSession, location: str) -> list[tuple[str, int, int]]:
     return sorted((row.path, row.length, row.at) for row in files.collect())
 
 
-def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan) -> str:
+def _fingerprint(spark: SparkSession, request: HistoryRequest, plan: HistoryPlan, tables: Mapping[str, DataFrame]) -> str:
     """Return a name for everything that determines the result of a run."""
     digest = hashlib.sha256(_program(request, plan).encode())
     add = partial(_add, digest)
     add(request.until, request.seed, request.outputs, sorted(request.begin.items()), request.daily, request.after)
-    for topic, given in sorted(request.inputs.items()):
-        if given.location != KAFKA:
-            with spark_errors(f"input of topic {topic}"):
-                add(topic, *sorted(spark.read.format(given.format).load(given.location).inputFiles()))
-                if given.format == FORMATS[0]:  # Delta writes each file once
-                    add(topic, *_versions(spark, given.location))
+    for topic, table in sorted(tables.items()):
+        given = request.inputs[topic]
+        with spark_errors(f"input of topic {topic}"):
+            add(topic, *sorted(table.inputFiles()))
+            if given.format != DELTA:  # Delta writes each file once
+                add(topic, *_versions(spark, given.location))
     return digest.hexdigest()[:16]
