@@ -16,6 +16,7 @@ from penstock.runtime.coordination.topics import COORDINATION_CONFIG, TopicLayou
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from penstock.runtime.dsl.windows import TimeWindows
+from penstock.runtime.kafka import topic_admin
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
@@ -124,7 +125,8 @@ def test_an_offset_that_a_transaction_holds_cannot_be_read_yet(admin: TopicAdmin
     consumer.close()
 
 
-def test_an_absent_broker_is_named(application_id: str) -> None:
+def test_an_absent_broker_is_named(application_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_admin, "ANSWER_SECONDS", 3.0)
     away = StreamsConfig({"application.id": application_id, "bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000})
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
         TopicAdmin(away).describe(["any"])
