@@ -16,7 +16,7 @@ from xdist.remote import Producer
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
 from tests.support import ROOT, Kafka, unique
-from tests.support.brokers import QuickBroker
+from tests.support.brokers import LastingBroker, QuickBroker
 from tests.support.lanes import Lanes
 
 sys.dont_write_bytecode = (
@@ -77,7 +77,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     if named:
         yield Kafka(named)
         return
-    embedded = QuickBroker(tmp_path_factory.mktemp("broker"), free_port())
+    embedded = LastingBroker(tmp_path_factory.mktemp("broker"), free_port())
     embedded.start()
     try:
         yield Kafka(embedded.bootstrap_servers)

@@ -42,6 +42,16 @@ class QuickBroker(EmbeddedBroker):
             self._formatted.update({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
 
 
+class LastingBroker(QuickBroker):
+    """A broker that many tests use and none stops. It is not fenced, and so keeps its partitions' leaders, although it has no processor for
+    a while: when the processes of the slow tests begin side by side, for longer than the session of six seconds."""
+
+    def _write_properties(self) -> None:
+        super()._write_properties()
+        with (self.data_dir / "server.properties").open("a") as properties:  # the last of equal names counts
+            properties.write("broker.session.timeout.ms=60000\n")
+
+
 class SeatedBroker(EmbeddedBroker):
     """A broker of a cluster of the tests."""
 
