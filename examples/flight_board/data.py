@@ -163,7 +163,7 @@ def create_topics(bootstrap_servers: str) -> None:
     for name in TOPICS:
         if name in there and len(there[name].partitions) != PARTITIONS:
             raise LoadError(f"topic {name} has {len(there[name].partitions)} partitions, not {PARTITIONS}: {_delete(name)}")
-    wanted = [NewTopic(name, PARTITIONS, 1, config=settings) for name, settings in TOPICS.items() if name not in there]
+    wanted = [NewTopic(name, PARTITIONS, config=settings) for name, settings in TOPICS.items() if name not in there]
     for future in admin.create_topics(wanted).values() if wanted else ():
         future.result(_SECONDS)
 
@@ -174,7 +174,7 @@ def recreate_airlines(bootstrap_servers: str) -> int:
     admin.delete_topics([topology.AIRLINES])[topology.AIRLINES].result(_SECONDS)
     deadline = time.monotonic() + _SECONDS
     while True:
-        wanted = NewTopic(topology.AIRLINES, PARTITIONS, 1, config=TOPICS[topology.AIRLINES])
+        wanted = NewTopic(topology.AIRLINES, PARTITIONS, config=TOPICS[topology.AIRLINES])
         try:
             admin.create_topics([wanted])[topology.AIRLINES].result(_SECONDS)
             break

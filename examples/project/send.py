@@ -27,7 +27,7 @@ def brokers() -> str:
 
 def create_topics(servers: str, topics: Mapping[str, dict[str, str]]) -> None:
     """Create the topics that are missing. Raises KafkaException."""
-    wanted = [NewTopic(name, PARTITIONS, 1, config=settings) for name, settings in topics.items()]
+    wanted = [NewTopic(name, PARTITIONS, config=settings) for name, settings in topics.items()]
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})  # what is wrong is in the exception
     admin.list_topics(timeout=10)  # raises if no broker answers
     for future in admin.create_topics(wanted).values():

@@ -76,17 +76,14 @@ def of_topic(
     headless = [part.id for part in parts if part.leader is None or part.leader.id < 0]
     if headless:
         return wrong(f"{_numbers(headless)} no leader", "start the brokers that have its copies")
-    if in_sync > copies:
-        return wrong(
-            "nothing can be written, because there are fewer copies than must have a record", _lower(topic.name, copies, connection)
-        )
-    short = [part.id for part in parts if len(part.isr) < in_sync]
+    # Brokers do not ask for more copies than there are (Kafka's `Partition.effectiveMinIsr`).
+    short = [part.id for part in parts if len(part.isr) < min(in_sync, copies)]
     if short:
         return wrong(f"{_numbers(short)} too few copies in sync, so nothing can be written there", "start the brokers that have its copies")
     behind = [part.id for part in parts if len(part.isr) < len(part.replicas)]
     if behind:
         return warning(f"{_numbers(behind)} copies that are not in sync", "see whether every broker runs")
-    if copies > 1 and in_sync == copies:
+    if copies > 1 and in_sync >= copies:
         return warning("nothing can be written while one broker is away", _lower(topic.name, copies - 1, connection))
     if copies < min(_COPIES, brokers):
         return warning(
