@@ -7,6 +7,7 @@ refuse after they have looked at the rights.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -27,8 +28,8 @@ from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, is_transient, kafka_error, meaning
 
 _SECONDS = 10.0
-"""Time-out of one request."""
-_ATTEMPTS = 2
+"""Time-out of one request, and of those that are repeated."""
+_PAUSE_SECONDS = 0.2
 _TOO_LONG_MS = 2**31 - 1
 """As `transaction.timeout.ms`: longer than any broker allows."""
 
@@ -67,14 +68,15 @@ class Questions:
 
     def of_group(self, group: str) -> frozenset[str] | KafkaError:
         """Return the names of the operations that are allowed on a group, which need not exist."""
-        for _ in range(_ATTEMPTS):  # on new brokers, the first waits until they have created the topic of the groups' offsets
+        until = time.monotonic() + _SECONDS
+        while True:  # new brokers first create the topic of the groups' offsets, and distribute its partitions
             asked = self._client.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_SECONDS)
             answer = _answer(asked[group])
             if not isinstance(answer, KafkaError):
                 return allowed(answer.authorized_operations)
-            if not is_transient(answer):
-                break
-        return answer
+            if not is_transient(answer) or time.monotonic() > until:
+                return answer
+            time.sleep(_PAUSE_SECONDS)
 
     def broker_settings(self) -> KafkaError | None:
         """Return why the settings of a broker may not be read. (Rejected: the list of what is allowed on the cluster, which brokers show
