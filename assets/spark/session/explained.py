@@ -45,6 +45,10 @@ _KNOWN = [
         "to_parquet(…, coerce_timestamps='us', allow_truncated_timestamps=True))",
     ),
     (
+        r"\[DELTA_TABLE_ONLY_OPERATION\] (`[^`]+` is not a Delta table)",
+        "{0}",
+    ),
+    (
         r"\[UNABLE_TO_INFER_SCHEMA\] Unable to infer schema for (\w+)",
         "there is no file of format {0} at its location",
     ),
@@ -55,6 +59,10 @@ _KNOWN = [
     (
         r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (.+?)\.\s",
         "the file {0} was removed while it was read",
+    ),
+    (
+        r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (.+?)\.\s[\s\S]*Caused by: [\w.$]+: ([^\n]+)",
+        "the file {0} cannot be read: {1}",
     ),
     (
         r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (.+?)\.\s",

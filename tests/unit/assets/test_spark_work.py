@@ -158,6 +158,18 @@ def test_missing_executors_are_reported_once() -> None:
         ("[DATA_SOURCE_NOT_FOUND] Failed to find data source: kafka. Please", "has no kafka connector"),
         ("java.lang.OutOfMemoryError: Java heap space\n\tat", r"ran out of memory \(Java heap space\): \[spark\] driver-memory"),
         ("Answer from Java side is empty", "JVM ended in the middle of the work"),
+        (
+            "o1.load.\n: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3://in/b.parquet.  SQLSTATE: KD001\n\tat org…\n"
+            "Caused by: java.nio.file.AccessDeniedException: b.parquet: 403\n\tat",
+            r"^the file s3://in/b\.parquet cannot be read: b\.parquet: 403$",
+        ),
+        (
+            "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:/in/a b.txt. Could not read footer.",
+            r"^the file file:/in/a b\.txt cannot be read: it is damaged, or of another format$",
+        ),
+        ("[DELTA_TABLE_ONLY_OPERATION] `/in` is not a Delta table. DESCRIBE", "^`/in` is not a Delta table$"),
+        ("[PATH_NOT_FOUND] Path does not exist: file:/in. SQLSTATE: 42K03", "^file:/in does not exist$"),
+        ("[USER_RAISED_EXCEPTION] input of topic {in}: wrong SQLSTATE: P0001", "^input of topic {in}: wrong$"),
         ("java.io.IOException: No space left on device", "no space is left on a disk that Spark writes to"),
     ],
 )
