@@ -46,8 +46,7 @@ DEAD_LETTERS = "errors.dead.letter.queue.topic.name"
 
 AT_ONCE = 30
 """Most applications that run side by side."""
-IDLE_MS = 5_000
-"""Longer than any sub-topology needs for its records: a task that reads a repartition topic and others waits for the writers of it."""
+IDLE_MS = 1_000
 
 
 def renamed(topology: Topology, prefix: str) -> Topology:
@@ -91,8 +90,9 @@ class Stream:
     error: Exception | None = None
     """Error of the test driver."""
     waiting: list[tuple[str, Sent]] = field(default_factory=list)
-    """Records of a circle of sub-topologies that are not produced yet: they are produced one by one, each when the one before it is
-    processed. A stream drops responses of a foreign-key join that a newer record has overtaken."""
+    """Records that are not produced yet: if a sub-topology reads a repartition topic and another one, they come one by one, each when the
+    one before it is processed. Else the order of the two topics, and which responses of a foreign-key join a newer record overtakes, would
+    depend on how busy the machine is."""
     produced: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -113,6 +113,7 @@ class Stream:
         resolved = own.build().resolved(StreamsConfig({**config, "bootstrap.servers": "nowhere:9092"}))
         if resolved.patterns:
             resolved = resolved.matched(own.topics)
+        internal = {topic.name for topic in resolved.internal_topics()}
         inputs = {topic for part in resolved.sub_topologies() for topic in part.source_topics}
         made = cls(str(family), own, {prefix + topic: each for topic, each in sent.items()}, application, folder / application, inputs)
         made.sinks = {*resolved.sink_topics, *({str(config[DEAD_LETTERS])} if DEAD_LETTERS in config else ())}
@@ -120,7 +121,7 @@ class Stream:
             made.expected = by_driver(own, made.sent, made.folder / "driver")
         except Exception as error:  # noqa: BLE001 (whatever it is, the application must fail too)
             made.error = error
-        if any("subscription-response" in topic.lower() for topic in inputs):
+        if any({*part.source_topics} - internal and {*part.source_topics} & internal for part in resolved.sub_topologies()):
             made.waiting = list(in_order(made.sent))
         return made
 
@@ -261,8 +262,8 @@ def differing(broker: Kafka, streams: Sequence[Stream]) -> list[str]:
             assert stream.streams is not None
             if stream.error is None:
                 reaches(stream.streams, State.RUNNING, 60)
-        while circles := [stream for stream in streams if stream.waiting]:
-            for stream in circles:
+        while slow := [stream for stream in streams if stream.waiting]:
+            for stream in slow:
                 wait_for(stream)
                 all_records.next(stream)
         for stream in streams:
