@@ -270,6 +270,13 @@ def test_spark_makes_of_the_differential_families_what_the_stream_makes(spark: S
 FACTORY = "tests.support.history:board"
 
 
+def empty_topic(broker: Kafka, name: str, partitions: int) -> str:
+    """Create a topic whose name is fixed, in place of the one of an earlier test."""
+    if name in broker.topics():
+        broker.delete_topic(name)
+    return broker.create_topic(name, partitions, exact=True)
+
+
 def run_to_the_end(broker: Kafka, config: StreamsConfig, topic: str) -> None:
     with KafkaStreams(board(), config) as streams:
         streams.start()
@@ -299,9 +306,9 @@ def test_a_stream_that_starts_with_the_seed_of_its_history_is_the_stream_of_the_
     spark: SparkSession, broker: Kafka, tmp_path: Path
 ) -> None:
     """The topics have fixed names: Spark's Python workers began before this test, and do not see its environment."""
-    topic, name = broker.create_topic("history-in", 2, exact=True), unique("history")
+    topic, name = empty_topic(broker, "history-in", 2), unique("history")
     for output in ("totals", "finals"):
-        broker.create_topic(f"{topic}-{output}", 2, exact=True)
+        empty_topic(broker, f"{topic}-{output}", 2)
     common = {**CONFIG, "bootstrap.servers": broker.bootstrap_servers, "state.dir": str(tmp_path / "state")}
     sent = records(Random(5), 800, null_keys=False)
     broker.produce(topic, [(each.key, each.value) for each in sent[:500]], timestamps=[each.timestamp for each in sent[:500]])
@@ -334,7 +341,7 @@ def test_a_stream_that_starts_with_the_seed_of_its_history_is_the_stream_of_the_
 def test_each_partition_of_a_topic_is_one_task_also_without_records(spark: SparkSession, broker: Kafka, tmp_path: Path) -> None:
     """Nothing is sorted on the way: Spark reads each partition in its order. One has gaps, one an aborted record only, one nothing."""
     [family] = [each for each in FAMILIES if str(each) == "counts"]
-    topic = broker.create_topic("in", 4, exact=True)
+    topic = empty_topic(broker, "in", 4)
     random = Random(9)
     sent = {number: records(random, 150, null_keys=True) for number in (0, 3)}
     producer = Producer(broker.connection.client({"transactional.id": unique("aborts")}))

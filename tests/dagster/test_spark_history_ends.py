@@ -26,7 +26,7 @@ from penstock.orchestration.declarations.backfills import BackfillInput
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.ids import TopicPartition
-from tests.dagster.test_spark_history import known, write_table
+from tests.dagster.test_spark_history import empty_topic, known, write_table
 from tests.support import ROOT, Kafka, unique, wait_until
 from tests.support.history import APPLICATION, CONFIG, FAMILIES, FIRST_MS, Family, Sent, records
 
@@ -53,12 +53,12 @@ def starting(brokers: Brokers, topic: str, start: int, end: int) -> Brokers:
 
 def test_a_day_is_refused_if_the_topic_has_lost_records_since_the_day_before(spark: SparkSession, broker: Kafka, tmp_path: Path) -> None:
     """The message names the partition and both offsets. The run from the first record on that is there says what is missing."""
-    topic, name = broker.create_topic("history-in", 1, exact=True), unique("days")
+    topic, name = empty_topic(broker, "history-in", 1), unique("days")
     sent = records(Random(3), 60, null_keys=False)
     broker.produce(topic, [(each.key, each.value) for each in sent], timestamps=[each.timestamp for each in sent])
     application = SeedApplication.of(name, "tests.support.history:board", {**CONFIG, "bootstrap.servers": broker.bootstrap_servers})
     for output in ("totals", "finals"):
-        broker.create_topic(f"{topic}-{output}", 1, exact=True)
+        empty_topic(broker, f"{topic}-{output}", 1)
 
     def run(day: int, after: str | None, offset: int) -> HistoryResult:
         request = HistoryRequest(
