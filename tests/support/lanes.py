@@ -43,6 +43,7 @@ LONG = (
     "tests/broker/test_group_life.py",
     "tests/dagster/test_reset.py",
     "tests/dagster/test_deploy.py",
+    "tests/broker/test_history_families.py",
     "tests/broker/test_evolving_types.py",
     "tests/chaos/test_broker_away.py",
     "tests/chaos/test_fleet.py",
