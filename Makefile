@@ -44,7 +44,7 @@ slow: $(ENV) check
 chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`; three brokers: ARGS=cluster
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints, gaps, history, latency, many, quotas
+bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints, gaps, history, latency, many, quotas, workers
 	$(BIN)/python -m benchmarks $(ARGS)
 
 lock: $(ENV) ## write requirements.txt: `all` and the group `dev` of pyproject.toml (names no index, so it fits any mirror)

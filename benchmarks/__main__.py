@@ -2,7 +2,24 @@
 
 import typer
 
-from benchmarks import assign, board, calls, checkpoints, commits, gaps, history, latency, many, quotas, reports, restore, run, tables, wide
+from benchmarks import (
+    assign,
+    board,
+    calls,
+    checkpoints,
+    commits,
+    gaps,
+    history,
+    latency,
+    many,
+    quotas,
+    reports,
+    restore,
+    run,
+    tables,
+    wide,
+    workers,
+)
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -20,5 +37,6 @@ app.command("quotas")(quotas.main)
 app.command("reports")(reports.main)
 app.command("tables")(tables.main)
 app.command("wide")(wide.main)
+app.command("workers")(workers.main)
 
 app(prog_name="python -m benchmarks")

@@ -112,6 +112,15 @@ class Instances:
         """Wait until these instances run this many tasks each, and have `standbys` caught-up copies in total."""
         self.wait(lambda: self._is_settled(wanted, standbys), f"{wanted} tasks, {standbys} standbys")
 
+    def shared_evenly(self, workers: int) -> None:
+        """Wait until so many workers share the tasks, the difference being one task at most."""
+
+        def shared() -> bool:
+            counts = [len(member.active) for member in self._members()]
+            return len(counts) == workers and max(counts) - min(counts) <= 1
+
+        self.wait(shared, f"the same number of tasks for each of {workers} workers")
+
     def _is_settled(self, wanted: dict[str, int], standbys: int) -> bool:
         members = self._members()
         tasks: dict[str, int] = {}

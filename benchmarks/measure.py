@@ -77,7 +77,7 @@ def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _done(consumer: Consumer, partitions: list[TopicPartition]) -> int:
+def committed_records(consumer: Consumer, partitions: list[TopicPartition]) -> int:
     """Return the number of committed records. A broker that has just started may not have its groups yet: then 0."""
     try:
         return sum(max(0, at.offset) for at in consumer.committed(partitions, timeout=30))
@@ -107,7 +107,7 @@ def _watch(
             time.sleep(POLL_SECONDS)
             if process.poll() is not None or time.monotonic() > deadline:
                 raise MeasurementError(_what_went_wrong(process, errors))
-            done = _done(consumer, partitions)
+            done = committed_records(consumer, partitions)
             now, rss = time.time(), max(rss, watched.memory_info().rss)
             progress(done)
             if half is None and done * 2 >= total:
