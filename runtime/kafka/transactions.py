@@ -85,22 +85,16 @@ class CallThread:
         while (call := self._calls.get()) is not None:
             call()
 
-    def call(self, function: Callable[[], Result], seconds: float, beside: Callable[[], None] | None = None) -> Result:
+    def call(self, function: Callable[[], Result], seconds: float) -> Result:
         """Call `function` on the thread; return its result or raise its exception. Raises HungError if it does not return within `seconds`,
-        and immediately for later calls.
-
-        The caller runs `beside` meanwhile. If `beside` raises, its exception is raised, and the next call waits for `function`.
-        """
-        future, begun = self._put(function)
-        if beside is not None:
-            begun.wait(seconds)  # otherwise the GIL would let the other thread start only after up to 5 ms of computing here
-            beside()
-        return self.result(future, seconds)
+        and immediately for later calls."""
+        return self.result(self._put(function)[0], seconds)
 
     def begin(self, function: Callable[[], Result], seconds: float) -> Future[Result]:
-        """Begin a call, for `result`; or the next call waits for it. Raises HungError after a call that did not return in time."""
+        """Begin a call, for `result`; without that, the next call waits for it. Raises HungError after a call that did not return in
+        time."""
         future, begun = self._put(function)
-        begun.wait(seconds)
+        begun.wait(seconds)  # otherwise the GIL would let the other thread start only after up to 5 ms of computing here
         return future
 
     def result(self, future: Future[Result], seconds: float) -> Result:
@@ -209,15 +203,13 @@ class TransactionalProducer:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: GroupMetadata | None = None,
-        beside: Callable[[], None] | None = None,
     ) -> None:
-        """Add offsets to the transaction, of the application's group, which has no members, or of another one. `beside` runs while waiting
-        for the broker."""
+        """Add offsets to the transaction, of the application's group, which has no members, or of another one."""
         metadata = self._group if group is None else group
         assert metadata is not None
         needs = self._needs_of_group if group is None else ""
         positions = _positions(offsets)
-        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside, lambda: needs)
+        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), lambda: needs)
 
     def begin_offsets(
         self,
@@ -246,7 +238,7 @@ class TransactionalProducer:
         until = time.monotonic() + _ADDING_SECONDS
         while self.producer.flush(FLUSH_SLICE_SECONDS) and not begun.done() and time.monotonic() < until:
             pass
-        self._until_answered(adding, needs=lambda: adding.left[0][2], seconds=_ADDING_SECONDS, begun=(begun, until))
+        self._until_answered(adding, lambda: adding.left[0][2], _ADDING_SECONDS, (begun, until))
 
     def flush(self) -> int:
         """Serve delivery reports; return the number of undelivered records. It has a time-out, because a failed transaction is reported
@@ -275,7 +267,6 @@ class TransactionalProducer:
     def _until_answered(
         self,
         call: Callable[[], Result],
-        beside: Callable[[], None] | None = None,
         needs: Callable[[], str] = str,
         seconds: float = HUNG_SECONDS,
         begun: tuple[Future[Result], float] | None = None,
@@ -288,8 +279,7 @@ class TransactionalProducer:
                 if begun is not None:
                     (first, until), begun = begun, None
                     return self._calls.result(first, max(0.0, until - time.monotonic()))
-                once, beside = beside, None
-                return self._calls.call(call, seconds, once)
+                return self._calls.call(call, seconds)
             except HungError:
                 raise self._hung() from None
             except KafkaException as error:

@@ -62,7 +62,8 @@ class HeldTransport:
             self.send(partition.topic, key, value, timestamp, None if value is None else headers, partition.partition)
         self._changelogs.add(partition)
 
-    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
+    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Do nothing: a stage has no brokers to wait for."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()

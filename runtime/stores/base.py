@@ -330,6 +330,11 @@ class EngineStore(ABC):
     def has_entries(self) -> bool:
         """Return True if the store has committed entries."""
 
+    def has_state(self) -> bool:
+        """Return True if records were processed into the store and committed. Files that a store of the user's own makes when it is opened
+        are entries of which nothing is known, and no state."""
+        return self.has_entries()
+
     @abstractmethod
     def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
         """Return the read-only interface of the store's kind, on committed data only, for any thread. `timestamped`: values as

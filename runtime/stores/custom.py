@@ -75,6 +75,8 @@ class CustomStore(EngineStore):
         self._context: StoreContext | None = None
         self._taken_up = False
         self._found_files = False
+        self._unknown_files = False
+        """True for files of which no offsets are known: they may be state."""
         self._ruined = False
         self._forget()
 
@@ -150,8 +152,10 @@ class CustomStore(EngineStore):
             raise StateDirectoryError(f"the store's folder {self._folder} cannot be used: {error}") from error
         if self._mark.exists():
             raise self._corrupted("it was not closed, and may contain uncommitted writes")
-        self._found_files = any(self._folder.iterdir())
-        self._read_metadata()
+        self._found_files, known = any(self._folder.iterdir()), self._read_metadata() or self.manages_offsets
+        self._unknown_files = self._found_files and not known
+        if self.persistent and not self._found_files and not known:
+            self._write_metadata()  # files that `init` makes are no state, should the process be killed before the first commit
         self._init(self._context)
         self._taken_up = True
 
@@ -211,17 +215,19 @@ class CustomStore(EngineStore):
 
     # --- beside the store ---------------------------------------------------------------------------------------------------
 
-    def _read_metadata(self) -> None:
+    def _read_metadata(self) -> bool:
+        """Return False if there is none."""
         try:
             found = msgspec.json.decode(self._beside.read_bytes(), type=_StoredMetadata)
         except FileNotFoundError:
-            return
+            return False
         except (OSError, msgspec.DecodeError) as error:
             raise self._corrupted(f"its stored offsets cannot be read: {error}") from error
         for name, offset in found.offsets.items():
             topic, _, number = name.rpartition("-")
             self._offsets[TopicPartition(topic, int(number))] = NextOffset(offset)
         self._meta.update(found.meta)
+        return True
 
     def _write_metadata(self) -> None:
         offsets = {} if self.manages_offsets else {str(partition): int(offset) for partition, offset in self._offsets.items()}
@@ -322,8 +328,12 @@ class CustomStore(EngineStore):
 
     def has_entries(self) -> bool:
         """Return True if its files existed when it was opened, or it has commits."""
+        return self._found_files or self.has_state()
+
+    def has_state(self) -> bool:
+        """Return True if it has committed records of its changelog, or files of which no offsets are known."""
         changelog = self._opened().changelog
-        return self._found_files or (changelog is not None and bool(self.committed_offset(changelog)))
+        return self._unknown_files or (changelog is not None and bool(self.committed_offset(changelog)))
 
     def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
         """Return the store's own `query_view()`, if it has one: it must show committed data only, to any thread, also with

@@ -151,8 +151,8 @@ class ActiveTask:
         )
 
     def holds_state(self) -> bool:
-        """Return True if a logged store is not empty."""
-        return any(self.stores[name].has_entries() for name in self.changelogs)
+        """Return True if a logged store has state."""
+        return any(self.stores[name].has_state() for name in self.changelogs)
 
     def missed_inputs(self, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[str, dict[TopicPartition, NextOffset | None]]:
         """Return the stores without a changelog whose content is older than the group's offsets, with their own offset of each such input;

@@ -42,6 +42,21 @@ def test_all_kinds_of_stores_agree_after_kills_and_after_a_rebuild(broker: Kafka
         app.each_update_came_once(sent + 20)
 
 
+def test_a_task_that_was_killed_before_its_first_commit_starts_again(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    """Its stores have made files, and the other task's commits show that it was open."""
+    with application(broker, application_id, tmp_path, 2) as app:
+        app.factory = "tests.broker.own_stores:build"
+        app.start("one")
+        app.becomes({"one": 2})
+        broker.produce(app.source, [("a", "v")] * 10, partition=1)
+        wait_until(lambda: sum(broker.committed_offsets(app.id, app.source).values()) == 10, what="a commit of the other task")
+        app.kill("one")
+        assert list((tmp_path / "one").rglob("0_0/custom/*/*")), "files of its stores"
+        broker.produce(app.source, [("b", "v")] * 10, partition=0)
+        app.start("one")
+        wait_until(lambda: sum(broker.committed_offsets(app.id, app.source).values()) == 20, what="all records")
+
+
 def test_an_abort_takes_back_what_stores_of_the_users_own_wrote(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

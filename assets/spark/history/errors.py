@@ -15,7 +15,7 @@ _DECIDES = {
     DeserializationError.__name__: f" (deserialization.exception.handler decides about such records; {_GOES_ON})",
     ProcessingError.__name__: f" (processing.exception.handler decides about such records; {_GOES_ON})",
 }
-"""What to do about errors of the engine."""
+"""The way out of an error of the engine, by its class: the end of its message."""
 
 
 class HistoryError(ExpectedError):

@@ -1,4 +1,4 @@
-"""What the process of an instance imports before it starts: its start waits for all of it."""
+"""Modules that the process of an instance imports before it starts: the start waits for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.runtime.instance.build import build_of
 from tests.support import ROOT
 
 NOT_NEEDED = ("dagster", "http.server", "importlib.metadata", "prometheus_client", "pyarrow", "pyspark", "sqlalchemy", "zipfile")
-"""What only some instances need, or none, and takes long to import."""
+"""Modules that only some instances need, or none, and whose import is slow."""
 OWN = ("penstock.orchestration", "penstock.runtime.endpoint", "penstock.runtime.seeds.install", "penstock.runtime.testing")
 
 
