@@ -20,7 +20,7 @@ from typing import Protocol
 
 from penstock.runtime.changelog.writer import ChangelogRows
 from penstock.runtime.commit.compare_and_set import CompareAndSet
-from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.errors import TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventSink, events_topic
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
@@ -95,7 +95,7 @@ class Commit:
         partitions that have nothing to commit of their own.
 
         Return False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the
-        tasks must be rolled back.
+        tasks must be rolled back. Raises StateDirectoryError or TaskCorruptedError if a store cannot be written to.
         """
         for task in tasks:
             task.flush_caches()
@@ -125,6 +125,6 @@ class Commit:
             for event in events:
                 self._transport.send(self._topic, event.key, event.to_json(), event.at_ms, None, 0)
             return self._transport.commit(offsets, meanwhile)
-        except (TransactionAbortedError, TaskMigratedError):
+        except (TransactionAbortedError, TaskMigratedError, TaskCorruptedError):
             self._events.put_back(events)
             raise

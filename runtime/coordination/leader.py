@@ -80,6 +80,9 @@ class Leader:
         self._caught_up = False
         self._written_after: int | None = None
         """Epoch before the assignment that was written last, until that one is read back."""
+        self._own: tuple[int, GroupMetadata] | None = None
+        """While this worker leads: number of the group's rebalances, and its metadata as of then. A reading waits for the client's thread;
+        and metadata of a generation that is over fails to commit."""
         self._deputy: tuple[int, GroupMetadata] | None = None
         """While this worker is the deputy of a dead leader: number of the group's rebalances, and its metadata, when that began."""
         self._name = ""
@@ -146,8 +149,10 @@ class Leader:
         """Return the guard of this worker's assignments; None unless it leads or is a deputy."""
         try:
             if self._membership.leads:
-                self._deputy = None
-                return self._membership.metadata(self._membership.member_id)
+                self._deputy, rebalances = None, self._membership.rebalances
+                if self._own is None or self._own[0] != rebalances:
+                    self._own = rebalances, self._membership.metadata(self._membership.member_id)
+                return self._own[1]
             return self._deputy_guard()
         except TaskMigratedError:
             return None
@@ -308,8 +313,9 @@ class Leader:
         return self._producer
 
     def _drop_producer(self) -> None:
-        """Close the producer. The next one initialises the id again, and all records written meanwhile are read before a decision."""
-        self._end, self._caught_up = None, False
+        """Close the producer, and forget the guard. The next producer initialises the id again, and all records written meanwhile are read
+        before a decision."""
+        self._end, self._caught_up, self._own = None, False, None
         if self._producer is not None:
             self._producer.close()
             self._producer = None

@@ -8,6 +8,7 @@ the leader. All workers read the records with another consumer (`shared_log.py`)
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -101,11 +102,12 @@ class Membership:
     def metadata(self, granted_to: str) -> GroupMetadata:
         """Return the group metadata that guards a transaction.
 
-        The metadata is read before the id is compared, so that a rejoin in between is noticed (rules.md, 23). Raises TaskMigratedError if
-        the worker is no longer the member to which its tasks are assigned.
+        The metadata is read before the id is compared, so that a rejoin in between is noticed (rules.md, 23). The id need not be asked for
+        where the metadata, which are bytes, contain it. Raises TaskMigratedError if the worker is no longer the member to which its tasks
+        are assigned.
         """
         metadata: GroupMetadata = self._consumer.consumer_group_metadata()
-        if not granted_to or self.member_id != granted_to:
+        if not granted_to or (granted_to.encode() not in cast(bytes, metadata) and self.member_id != granted_to):
             raise TaskMigratedError(f"this worker was member {granted_to or '(none)'} and is {self.member_id or '(none)'} now")
         return metadata
 

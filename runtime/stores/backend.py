@@ -36,8 +36,8 @@ class Backend(Protocol):
         """Write everything or nothing, even through a kill -9."""
 
     def begin_write(self, entries: Entries) -> Callable[[Offsets, Meta], None]:
-        """Prepare a write as far as it needs no offsets, without a visible effect. The returned function completes it, before anything else
-        is written; or the write is dropped with it."""
+        """Prepare a write as far as it needs no offsets, without a visible effect other than new, empty segments. The returned function
+        completes it, before anything else is written; or the write is dropped with it."""
         ...
 
     def offsets(self) -> dict[TopicPartition, NextOffset]: ...

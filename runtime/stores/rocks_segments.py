@@ -26,7 +26,7 @@ class RocksSegments(RocksStore):
     """Entries of a segmented store: a family per segment, named by the segment's start (rules.md, 11).
 
     A family is created before the batch that first writes to it, and dropped after the batch that moves stream time past it: a crash in
-    between leaves an empty or an expired family, which the next commit drops.
+    between, or a batch that is not written, leaves an empty or an expired family, which a later commit drops.
 
     `_changes` is odd while a batch is being written. A thread that reads several families reads them again when it has changed, so that it
     sees all of them as of one commit, without a lock for the writer.
@@ -92,12 +92,15 @@ class RocksSegments(RocksStore):
                 return found
 
     def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
-        batch = WriteBatch(raw_mode=True)
-        self._add(batch, entries)
-        self._write(batch, offsets, meta)
+        self._write(self._batch(entries), offsets, meta)
 
     def begin_write(self, entries: Entries) -> Callable[[Offsets, Meta], None]:
-        return partial(self.write, sorted(entries, key=BY_KEY))  # a batch would create families, which is visible
+        return partial(self._write, self._batch(entries))
+
+    def _batch(self, entries: Entries) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        self._add(batch, entries)
+        return batch
 
     def _write(self, batch: WriteBatch, offsets: Offsets, meta: Meta | None) -> None:
         self._changes += 1
@@ -135,8 +138,11 @@ class RocksSegments(RocksStore):
     def _handle_for(self, segment: int) -> ColumnFamily:
         name = f"{SEGMENT}{segment * self._segment_ms}"
         if segment not in self._segments:
-            self._families[name] = self._segments[segment] = self._db.create_column_family(name, self._options_of(name))
-            self._handles[name] = self._db.get_column_family_handle(name)
+            try:
+                self._families[name] = self._segments[segment] = self._db.create_column_family(name, self._options_of(name))
+                self._handles[name] = self._db.get_column_family_handle(name)
+            except Exception as error:  # rocksdict raises plain Exception
+                raise self._io_error("written", error) from error
         return self._handles[name]
 
     def drop_before(self, segment: int) -> int:
@@ -179,6 +185,9 @@ class RocksVersions(RocksSegments):
 
     def write_versions(self, latest: Entries, older: Entries, offsets: Offsets, meta: Meta) -> None:
         """Write as `write`, for both kinds of entries."""
+        self._write(self._batch_of_versions(latest, older), offsets, meta)
+
+    def _batch_of_versions(self, latest: Entries, older: Entries) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         handle = self._handles[self._family_name]
         for key, value in latest:
@@ -187,7 +196,7 @@ class RocksVersions(RocksSegments):
             else:
                 batch.put(key, value, handle)
         self._add(batch, older)
-        self._write(batch, offsets, meta)
+        return batch
 
     def shared(self) -> SharedVersions:
         return SharedVersions(self)
@@ -217,10 +226,11 @@ class RocksExpiring(RocksVersions):
         """Iterate as `KeyValueBackend.range`."""
         return self._scan(self._families.get(self._family_name), lo, hi, reverse)
 
-    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
-        """Write entries and their rows of the index. Rows of overwritten and deleted entries stay until their segment is dropped."""
+    def _batch(self, entries: Entries) -> WriteBatch:
+        """Return a batch of entries and their rows of the index. Rows of overwritten and deleted entries stay until their segment is
+        dropped."""
         entries = sorted(entries, key=BY_KEY)
-        self.write_versions(entries, index_rows(entries), offsets, meta or {})
+        return self._batch_of_versions(entries, index_rows(entries))
 
     def drop_index(self) -> None:
         """Drop the index, also one with segments of another length."""
