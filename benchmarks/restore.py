@@ -1,13 +1,14 @@
 """`python -m benchmarks restore`: speed of restoring a lost store, compared with hand-written programs in the same run.
 
-The changelog has ten updates per key, like one that was not compacted recently. All programs read it on one thread. The engine starts in
-the usual way, finds no state, and is measured from the first call of its restore listener to the last, and from the start of its
-process to RUNNING. Programs take turns; each run begins with an empty folder, and the final content of the stores is compared with
-the expected content.
+The changelog has ten updates per key, like one that was not compacted recently. All programs read it on one thread. The engine and, on
+request, Kafka Streams start in the usual way, find no state, and are measured from the first call of their restore listeners to the last,
+and from the start of their processes to RUNNING. Programs take turns; each run begins with an empty folder, and the final content of the
+stores is compared with the expected content.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import subprocess
@@ -29,13 +30,16 @@ from rich.table import Table
 from benchmarks.brokers import broker_for
 from benchmarks.data import FIRST_EVENT_MS, PARTITIONS, produce
 from benchmarks.measure import ROOT, MeasurementError
-from benchmarks.restore_programs import BY_HAND, Job, Restored
+from benchmarks.peers.programs import PENSTOCK
+from benchmarks.peers.programs import PROGRAMS as ENGINES
+from benchmarks.restore_programs import BY_HAND, Job, OfKafkaStreams, Restored
 from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.embedded.jars import JarsError
 from penstock.orchestration.embedded.kafka import BrokerError
 
-PROGRAMS = ("penstock", *BY_HAND)
+BESIDE = "kafka-streams"
 DENOMINATOR = "folded-sst"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 COORDINATOR_SECONDS = 30
 
 
@@ -43,22 +47,26 @@ def main(
     records: Annotated[int, typer.Option(min=1000, help="Updates in the changelog.")] = 2_000_000,
     keys: Annotated[int, typer.Option(min=100, help="Keys that they are over; records divided by keys is rounded down.")] = 200_000,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each program; the table shows the median.")] = 3,
+    beside: Annotated[bool, typer.Option("--beside", help="Measure Kafka Streams too, which takes a JDK.")] = False,
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
 ) -> None:
     """Measure the restore of a store against the same by hand. Exit status 1 if a store's content is wrong or a program fails."""
     console = stdout_console()
     rounds = max(1, records // keys)
+    results: dict[str, list[Restored]] = {program: [] for program in (PENSTOCK, *BY_HAND, *([BESIDE] if beside else []))}
+    base = f"bench-restore-{uuid.uuid4().hex[:8]}"
+    apps = {program: f"{base}-java" if program == BESIDE else base for program in results}  # one group cannot serve both engines
     try:
+        java = ENGINES[BESIDE].command() if beside else []
         with broker_for(bootstrap, console) as servers:
-            app = f"bench-restore-{uuid.uuid4().hex[:8]}"
-            with console.status(f"writing a changelog of {rounds * keys:,} records"):
-                _prepare(servers, app, keys, rounds)
-            results: dict[str, list[Restored]] = {program: [] for program in PROGRAMS}
+            for app in dict.fromkeys(apps.values()):
+                with console.status(f"writing a changelog of {rounds * keys:,} records"):
+                    _prepare(servers, app, keys, rounds)
             for turn in range(repeats):
                 for program, runs in results.items():
                     with console.status(f"{program}, {turn + 1} of {repeats}"):
-                        runs.append(_run(program, servers, app, keys, rounds))
-    except (BrokerError, MeasurementError) as error:
+                        runs.append(_run(program, java, servers, apps[program], keys, rounds))
+    except (BrokerError, JarsError, MeasurementError) as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(1) from error
     console.print(_table(results, rounds * keys, keys))
@@ -116,12 +124,15 @@ def _commit_nothing(admin: AdminClient, group: str, topic: str) -> None:
         time.sleep(0.2)
 
 
-def _run(program: str, servers: str, app: str, keys: int, rounds: int) -> Restored:
+def _run(program: str, java: list[str], servers: str, app: str, keys: int, rounds: int) -> Restored:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
         job = Job(program, app, servers, f"{app}-input", state, time.time_ns() // 1_000_000, keys, rounds)
         command = [sys.executable, "-m", "benchmarks.restore_programs", msgspec.json.encode(job).decode()]
+        env = dict(os.environ)
+        if program == BESIDE:
+            command, env["BENCH_SPEC"] = java, msgspec.json.encode(OfKafkaStreams.of(job)).decode()
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_SECONDS, check=True)
+            ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=TIMEOUT_SECONDS, check=True)
         except subprocess.CalledProcessError as error:
             raise MeasurementError(f"{program} ended with status {error.returncode}:\n{error.stderr[-4000:]}") from error
         except subprocess.TimeoutExpired as error:
@@ -143,7 +154,7 @@ def _table(results: dict[str, list[Restored]], records: int, keys: int) -> Table
     for program, runs in results.items():
         rates = sorted(records / run.seconds / 1000 for run in runs)
         table.add_row(
-            program if program == "penstock" else f"by hand, {program}",
+            f"by hand, {program}" if program in BY_HAND else program,
             f"{_rate(runs, records):.0f} ({rates[0]:.0f}-{rates[-1]:.0f})",
             f"{_rate(runs, records) / limit:.2f}",
             f"{statistics.median(run.ready_seconds for run in runs):.1f}",

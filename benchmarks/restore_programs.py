@@ -54,6 +54,31 @@ class Job(msgspec.Struct, frozen=True):
         return f"{self.app}-counts-changelog"
 
 
+class OfKafkaStreams(Run, frozen=True, kw_only=True):
+    """The job of the count in Kafka Streams (`peers/StreamsApp.java`), in `BENCH_SPEC`; the fields are those of `Job`."""
+
+    started_ms: int
+    keys: int
+    rounds: int
+
+    @classmethod
+    def of(cls, job: Job) -> OfKafkaStreams:
+        return cls(
+            "count",
+            True,
+            100,
+            True,
+            job.app,
+            job.servers,
+            job.state,
+            job.input,
+            f"{job.input}-output",
+            started_ms=job.started_ms,
+            keys=job.keys,
+            rounds=job.rounds,
+        )
+
+
 class Restored(msgspec.Struct, frozen=True):
     """`seconds`: of the restore alone; `ready_seconds`: from the start of the process until it could continue processing; `wrong`: keys
     whose value is not the last one, plus missing and unexpected keys."""

@@ -8,9 +8,12 @@ import java.io.UncheckedIOException;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
@@ -22,10 +25,16 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.StateRestoreListener;
+import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.QueryableStoreTypes;
 import org.apache.kafka.streams.state.WindowStore;
 
-/** The programs of benchmarks/workloads.py in Kafka Streams; what to run is told by the JSON in BENCH_SPEC. One thread, defaults. */
+/**
+ * The programs of benchmarks/workloads.py in Kafka Streams; what to run is told by the JSON in BENCH_SPEC. One thread, defaults. With
+ * "rounds" (restore_programs.OfKafkaStreams) it prints the times of its restore as JSON, and ends.
+ */
 public final class StreamsApp {
     @JsonIgnoreProperties(ignoreUnknown = true)
     public static final class Event { public String user; public double amount; public long ts; }
@@ -43,6 +52,41 @@ public final class StreamsApp {
     static final ObjectReader EVENT = MAPPER.readerFor(Event.class), PROFILE = MAPPER.readerFor(Profile.class);
     static final ObjectWriter WRITER = MAPPER.writer();
     static volatile boolean seen;
+
+    /** Notes when the first restore began and the last ended. */
+    static final class Times implements StateRestoreListener {
+        long begun;
+        long ended;
+
+        @Override
+        public synchronized void onRestoreStart(TopicPartition partition, String store, long start, long end) {
+            begun = begun == 0 ? System.currentTimeMillis() : begun;
+        }
+
+        @Override
+        public void onBatchRestored(TopicPartition partition, String store, long end, long count) { }
+
+        @Override
+        public synchronized void onRestoreEnd(TopicPartition partition, String store, long total) {
+            ended = System.currentTimeMillis();
+        }
+
+        /** Returns the line that restore_programs.Restored is read from; the value of each key must be the number of rounds. */
+        synchronized String result(KafkaStreams streams, JsonNode run, long ready) {
+            long found = 0, wrong = 0;
+            var counts = StoreQueryParameters.fromNameAndType("counts", QueryableStoreTypes.<String, Long>keyValueStore());
+            try (KeyValueIterator<String, Long> rows = streams.store(counts).all()) {
+                while (rows.hasNext()) {
+                    KeyValue<String, Long> row = rows.next();
+                    found++;
+                    wrong += row.value == run.get("rounds").asLong() ? 0 : 1;
+                }
+            }
+            wrong += Math.abs(run.get("keys").asLong() - found);
+            double seconds = (ended - begun) / 1000.0, start = (ready - run.get("started_ms").asLong()) / 1000.0;
+            return "{\"seconds\":" + seconds + ",\"ready_seconds\":" + start + ",\"wrong\":" + wrong + "}";
+        }
+    }
 
     /** The clock starts with the first record. */
     static void first() {
@@ -119,14 +163,23 @@ public final class StreamsApp {
         }
         KafkaStreams streams = new KafkaStreams(builder.build(config), config);
         CountDownLatch ended = new CountDownLatch(1);
+        boolean restores = run.has("rounds");
         streams.setStateListener((now, before) -> {
-            if (now == KafkaStreams.State.ERROR) {
+            if (now == KafkaStreams.State.ERROR || restores && now == KafkaStreams.State.RUNNING) {
                 ended.countDown();
             }
         });
+        Times times = new Times();
+        streams.setGlobalStateRestoreListener(times);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(10))));
         streams.start();
         ended.await();
-        System.exit(1);
+        if (streams.state() == KafkaStreams.State.ERROR) {
+            System.exit(1);
+        }
+        String result = times.result(streams, run, System.currentTimeMillis());
+        streams.close(new KafkaStreams.CloseOptions().leaveGroup(true)); // the next turn would wait for this member's session
+        System.out.println(result);
+        System.exit(0);
     }
 }

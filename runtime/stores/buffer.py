@@ -30,7 +30,7 @@ from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import Serializer
 from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
-from penstock.runtime.stores.backend import KeyValueBackend
+from penstock.runtime.stores.backend import BY_KEY, KeyValueBackend
 from penstock.runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
 from penstock.runtime.stores.rocks import RocksBackend
 from penstock.runtime.stores.settings import StoreSettings
@@ -303,7 +303,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         prepared = self._prepared if self._prepared is not None else self._prepare()
         if len(prepared) != len(self._changed):
             raise StreamsError(f"store {self.name} was changed after its changelog records were taken: they would not be on the changelog")
-        self._opened().write([(raw, data) for raw, data, _ in prepared], moved, self._staged_meta)
+        self._opened().write([(raw, data) for raw, data, _ in sorted(prepared, key=BY_KEY)], moved, self._staged_meta)
         self._changed.clear()
         self._staged_meta.clear()
         self._prepared, self._uncommitted_bytes = None, 0
@@ -318,7 +318,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._changed:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._changed)} uncommitted changes")
-        self._opened().write([(raw, data) for raw, data, _ in records], offsets, self._staged_meta)
+        self._opened().write([(raw, data) for raw, data, _ in sorted(records, key=BY_KEY)], offsets, self._staged_meta)
         self._reset_staging()
         self._offsets.update(offsets)
 

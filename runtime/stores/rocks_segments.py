@@ -12,9 +12,9 @@ from rocksdict import ColumnFamily, WriteBatch
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.serdes.keys import TIMESTAMP
-from penstock.runtime.stores.backend import Entries, Meta, Offsets, Row, SegmentedSource, Shared, SharedRows
+from penstock.runtime.stores.backend import BY_KEY, Entries, Meta, Offsets, Row, SegmentedSource, Shared, SharedRows
 from penstock.runtime.stores.budget import StoreMemory
-from penstock.runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore, SharedKeyValues, get_list
+from penstock.runtime.stores.rocks import SEGMENT, RocksStore, SharedKeyValues, get_list
 from penstock.runtime.stores.settings import SegmentSettings
 
 LATEST = "latest"

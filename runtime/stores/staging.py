@@ -37,7 +37,7 @@ from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistry
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import AggregationWithHeaders, Headers, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.runtime.stores.backed import UPDATE_BYTES, B, BackedStore
-from penstock.runtime.stores.backend import Entries, Meta, Offsets
+from penstock.runtime.stores.backend import BY_KEY, Entries, Meta, Offsets
 from penstock.runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
 from penstock.runtime.stores.headers import split_stored, stored_rows
 from penstock.runtime.stores.look_ahead import NOT_READ, LookAhead
@@ -398,13 +398,14 @@ class StagedStore(BackedStore[B], EntryStore):
         self._committed(moved)
 
     def _stored(self, records: Sequence[ChangelogRecord]) -> Entries:
-        """Return changelog records as the backend stores them."""
+        """Return changelog records as the backend stores them, in the order of their keys; each entry is made when it is written."""
+        ordered = sorted(records, key=BY_KEY)
         if not self._timestamped:
-            return map(_KEY_AND_VALUE, records)
+            return map(_KEY_AND_VALUE, ordered)
         if self.keeps_headers:
-            return stored_rows(records)
+            return stored_rows(ordered)
         pack = _TIMESTAMP.pack
-        return [(key, pack(timestamp) + value if value is not None else None) for key, value, timestamp in records]
+        return ((key, pack(timestamp) + value if value is not None else None) for key, value, timestamp in ordered)
 
     def _changelog_record(self, key: bytes, stored: bytes | None, timestamp: int) -> ChangelogRecord:
         if stored is None or not self._timestamped:

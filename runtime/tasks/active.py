@@ -86,6 +86,7 @@ class ActiveTask:
         self._stop_before: PausePoint | None = None
         self._writer: ChangelogWriter | None = None
         self._dirty = False
+        self._continues = False
         self._reads_begun = False
 
     def _move(self, new: TaskState) -> None:
@@ -182,6 +183,7 @@ class ActiveTask:
         for queue in self.queues.all:
             self._set_stop(queue)
         self._compile()
+        self._continues = bool(committed)
         if self.state is not TaskState.RUNNING:
             self._move(TaskState.RUNNING)
 
@@ -525,6 +527,11 @@ class ActiveTask:
         """True if the user's code called `context.commit()` since the last commit."""
         return self._pipeline is not None and self._context.commit_requested
 
+    @property
+    def has_first_results(self) -> bool:
+        """True if this task continues what was committed before `begin`, and has something to commit for the first time since."""
+        return self._continues and self._dirty
+
     def flush_caches(self) -> None:
         """Flush the caches in topological order until all are empty. Raises ProcessingError: such an error belongs to no record, so no
         handler is asked (rules.md, 18)."""
@@ -589,7 +596,7 @@ class ActiveTask:
                     metadata = {**of_task, **store_metadata.encode_changelog_end(self.topic_ids[changelog.topic], now_ms)}
             store_metadata.stage(store, metadata)
             store.commit(ends)
-        self._dirty = False
+        self._dirty = self._continues = False
         if self._pipeline is not None:
             self._context.commit_requested = False
 

@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 EVENTS_WAIT_MS = 500
 """Longest time that an event waits for a commit, whatever the commit interval."""
 
+FIRST_RESULTS_MS = 20
+"""Shortest time between two commits of which the second is for the first results of a task that continues another's work: its consumers
+wait no longer than necessary, and hundreds of tasks that begin one after the other do not cause as many commits."""
+
 
 class Committer:
     """Commits all tasks of one worker together. Used by the worker's thread only."""
@@ -59,6 +63,7 @@ class Committer:
         self._search = incidents.search
         self._topics = topics
         self._interval_ms = config.integer("commit.interval.ms")
+        self._first_ms = FIRST_RESULTS_MS if config.exactly_once else math.inf
         uncommitted_max = config.integer("statestore.uncommitted.max.bytes")
         self._uncommitted_max = math.inf if uncommitted_max < 0 else spec.identity.share(uncommitted_max)
         metrics.gauge("uncommitted-bytes-limit", STATE).set(-1 if uncommitted_max < 0 else self._uncommitted_max)
@@ -110,7 +115,8 @@ class Committer:
         return done
 
     def commit_if_due(self, now_ms: int) -> None:
-        """Commit when the interval has passed, when too much is staged, when a processor asked for it, or when a task is to be paused."""
+        """Commit when the interval has passed, when too much is staged, when a processor asked for it, when a task that has moved here has
+        its first results, which only a commit shows, or when a task is to be paused."""
         waited = now_ms - self.committed_at_ms
         tasks, search = self._tasks, self._search
         if (
@@ -118,6 +124,7 @@ class Committer:
             or (waited >= EVENTS_WAIT_MS and self._events)
             or tasks.uncommitted_bytes > self._uncommitted_max
             or tasks.commit_requested
+            or (waited >= self._first_ms and tasks.has_first_results)
             or (self.pace.room <= 0 and waited >= SPAN_MS)
             or tasks.pausing()
             or search.limit is not None

@@ -127,6 +127,11 @@ class TaskManager:
         """True if a processor called `context.commit()`."""
         return any(task.commit_requested for task in self._tasks.values())
 
+    @property
+    def has_first_results(self) -> bool:
+        """True if a task that continues another's work has something to commit for the first time."""
+        return any(task.has_first_results for task in self._tasks.values())
+
     def store_positions(self) -> dict[str, dict[int, tuple[int, int]]]:
         """Return, by store and partition, position and end of its changelog, as next offsets (KIP-535). For a running store both are its
         position."""

@@ -28,6 +28,7 @@ from penstock.runtime.model.states import State
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.snapshots.manifest import read_manifest
 from penstock.runtime.snapshots.retention import LEFTOVER_MS
+from penstock.runtime.worker import committer
 from tests.support import Kafka, wait_until
 from tests.support.engine import (
     BAD,
@@ -110,6 +111,21 @@ def test_a_call_of_the_client_library_that_never_returns_costs_a_new_incarnation
         assert not hang.is_set()
         assert streams.failure is None
     over.set()
+
+
+def test_the_first_results_of_a_task_that_continues_do_not_wait_for_the_interval(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the output has waited since the task's last owner."""
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "v")])
+    with running(broker, count_topology(source, output), application_id, state_dir):
+        counts_become(broker, output, {"a": 1})
+    broker.produce(source, [("a", "v")])
+    monkeypatch.setattr(committer, "EVENTS_WAIT_MS", 3_600_000)  # the events of the start would commit the records too
+    settings: dict[str, object] = {"commit.interval.ms": 3_600_000}
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings):
+        counts_become(broker, output, {"a": 2}, 20)
 
 
 def test_uncommitted_bytes_bring_a_commit_forward(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
