@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import ClientProperties, input_consumer, offsets_consumer
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, unanswered, with_remedy
+from penstock.runtime.kafka.topic_leaders import TopicLeaders
 from penstock.runtime.kafka.transactions import GroupMetadata
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -55,6 +56,7 @@ class Reader:
         """Consumer that hears why offsets cannot be read, since they could not."""
         self._consumer = input_consumer(config, more)
         self._consume = self._consumer.consume
+        self._leaders = TopicLeaders(self._consumer)
         self._assigned: dict[TopicPartition, None] = {}
         self._held: set[TopicPartition] = set()
         self._only_topic: str | None = None
@@ -68,6 +70,7 @@ class Reader:
         again = [partition for partition in positions if partition in self._assigned]
         self.unassign(again)
         if positions:
+            self._leaders.find({partition.topic: None for partition in positions})
             self._consumer.incremental_assign([ClientPartition(p.topic, p.partition, offset) for p, offset in positions.items()])
             self._assigned.update(dict.fromkeys(positions))
             self._topics_changed()

@@ -27,6 +27,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.kafka.clients import ClientProperties, log_consumer
 from penstock.runtime.kafka.failures import Meaning, meaning, with_remedy
+from penstock.runtime.kafka.topic_leaders import TopicLeaders
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 
@@ -57,6 +58,7 @@ class LogReader:
         self._name = name
         self._group_id = str(properties.get("group.id", name))
         self._consumer = log_consumer(properties, name)
+        self._leaders = TopicLeaders(self._consumer)
         self._assigned: set[TopicPartition] = set()
         self._from_start: set[TopicPartition] = set()
 
@@ -73,6 +75,7 @@ class LogReader:
             self._from_start.add(partition)
 
     def _begin(self, partition: TopicPartition, offset: int) -> None:
+        self._leaders.find([partition.topic])
         self._consumer.incremental_assign([ClientPartition(partition.topic, partition.partition, offset)])
         self._assigned.add(partition)
 

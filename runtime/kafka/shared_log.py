@@ -17,6 +17,7 @@ from penstock.runtime.kafka.connection import Connection
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, text_of, unanswered, with_remedy
 from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.messages import Message
+from penstock.runtime.kafka.topic_leaders import TopicLeaders
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Tail:
 
     def begin(self, offset: int = 0) -> None:
         """Start reading at this offset."""
+        TopicLeaders(self._consumer).find([self._topic])
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def begin_with_last(self, records: int) -> None:
