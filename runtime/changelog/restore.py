@@ -7,8 +7,8 @@ Followers wait while an active task restores, as in Kafka Streams, because its o
 
 Records are folded by key as they are read (`folding.py`), and the result is written in bulk with its offset, so after a kill at any moment
 the store continues from there. Rejected, by measurement (`python -m benchmarks restore`, docs/benchmarks.md): a write per poll, which takes
-more than twice as long; SST files and ingestion, which save less than the difference between two runs of the same program, since a write is
-a tenth of a restore, and which cannot be atomic with the offset.
+more than twice as long; SST files and ingestion, which save less than the difference between two runs of the same program where keys are
+repeated, since a write is a tenth of a restore then, and which cannot be atomic with the offset.
 """
 
 from __future__ import annotations
