@@ -123,7 +123,7 @@ def test_the_first_results_of_a_task_that_continues_do_not_wait_for_the_interval
         counts_become(broker, output, {"a": 1})
     broker.produce(source, [("a", "v")])
     monkeypatch.setattr(committer, "EVENTS_WAIT_MS", 3_600_000)  # the events of the start would commit the records too
-    settings: dict[str, object] = {"commit.interval.ms": 3_600_000}
+    settings: dict[str, object] = {"commit.interval.ms": 600_000}
     with running(broker, count_topology(source, output), application_id, state_dir, **settings):
         counts_become(broker, output, {"a": 2}, 20)
 
