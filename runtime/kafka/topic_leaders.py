@@ -17,6 +17,8 @@ ANSWER_SECONDS = 0.5
 KNOWN_SECONDS = 60.0
 """Time for which an answer is taken to hold. The client keeps it for longer (`metadata.max.age.ms`), and updates it while a partition of
 the topic is assigned."""
+UNANSWERED_SECONDS = 5.0
+"""Time without requests after one that was not answered: the worker's other tasks wait meanwhile."""
 
 
 class TopicLeaders:
@@ -25,17 +27,21 @@ class TopicLeaders:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._asked: dict[str, float] = {}
+        self._not_before = 0.0
 
     def find(self, topics: Iterable[str]) -> None:
         """Request the leaders of topics that were not asked for lately. Never raises: without an answer in time, the client looks for them
         itself, and reports what is wrong when it is polled."""
         now = time.monotonic()
+        wanted = [topic for topic in topics if now - self._asked.get(topic, -KNOWN_SECONDS) >= KNOWN_SECONDS]
+        if not wanted or now < self._not_before:
+            return
+        self._not_before = now + UNANSWERED_SECONDS
         with suppress(KafkaException):
-            for topic in topics:
-                if now - self._asked.get(topic, -KNOWN_SECONDS) < KNOWN_SECONDS:
-                    continue
+            for topic in wanted:
                 left = now + ANSWER_SECONDS - time.monotonic()
                 if left <= 0:
                     return
                 self._consumer.list_topics(topic, left)
                 self._asked[topic] = now
+            self._not_before = 0.0
