@@ -80,21 +80,21 @@ class World:
             for number, end in self.broker.end_offsets(topic).items()
         }
 
+    def has_processed_all(self, config: StreamsConfig) -> bool:
+        """Whether the application has committed all existing input."""
+        done = {
+            TopicPartition(topic, number): offset
+            for topic in (self.source, self.table)
+            for number, offset in self.broker.committed_offsets(config.application_id, topic).items()
+        }
+        return done == self.ends
+
     def runs_to_the_end(self, config: StreamsConfig) -> None:
         """Run an application until it has committed all existing input, and close it."""
         with KafkaStreams(self.topology, config) as streams:
             streams.start()
             reaches(streams, State.RUNNING)
-
-            def caught_up() -> bool:
-                done = {
-                    TopicPartition(topic, number): offset
-                    for topic in (self.source, self.table)
-                    for number, offset in self.broker.committed_offsets(config.application_id, topic).items()
-                }
-                return done == self.ends
-
-            wait_until(caught_up, 60, "the end of the input")
+            wait_until(lambda: self.has_processed_all(config), 60, "the end of the input")
             streams.close()
 
     def state(self, config: StreamsConfig) -> dict[tuple[str, str], dict[str, dict[bytes, bytes]]]:
@@ -395,6 +395,7 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
         with pytest.raises(SeedRefusedError, match=r"runs [(]one[)](.|\n)*source topic absent, absent-too does not exist on [^ ]+$"):
             install(world, elsewhere, half.seed, of=absent)
         assert world.broker.topics() == topics, "nothing is made beside an application that runs"
+        wait_until(lambda: world.has_processed_all(seeded), 40, "updates of all stores: without them their changelogs are new")
     with pytest.raises(SeedRefusedError) as refused:
         install(world, elsewhere, late, of=topology_of(world.source, world.table, more=True))
     for reported in ("store more of task 0_0 is missing", "has committed offsets", "the topic was created again since"):
