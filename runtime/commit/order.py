@@ -20,7 +20,7 @@ from typing import Protocol
 
 from penstock.runtime.changelog.writer import ChangelogRows
 from penstock.runtime.commit.compare_and_set import CompareAndSet
-from penstock.runtime.model.errors import TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import EventSink, events_topic
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
@@ -125,6 +125,6 @@ class Commit:
             for event in events:
                 self._transport.send(self._topic, event.key, event.to_json(), event.at_ms, None, 0)
             return self._transport.commit(offsets, meanwhile)
-        except (TransactionAbortedError, TaskMigratedError, TaskCorruptedError):
+        except StreamsError:
             self._events.put_back(events)
             raise

@@ -36,7 +36,7 @@ CALLBACKS = {
     ("stores/staging.py", "<genexpr>"),
     ("commit/exactly_once.py", "_taken"),
 }
-"""What runs while the Kafka client waits for the broker: the only calls that the docs allow to go back."""
+"""Calls that are made while the Kafka client waits for the broker: the only ones that the docs allow to go back."""
 
 
 class Place(NamedTuple):

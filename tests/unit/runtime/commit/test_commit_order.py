@@ -11,7 +11,7 @@ import pytest
 from penstock.runtime.changelog.writer import ChangelogRows
 from penstock.runtime.commit.compare_and_set import CompareAndSet
 from penstock.runtime.commit.order import Commit
-from penstock.runtime.model.errors import TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.errors import StateDirectoryError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
@@ -119,7 +119,10 @@ def test_rule_9_caches_then_changelogs_then_events_then_the_broker_then_the_stor
     ]
 
 
-@pytest.mark.parametrize("error", [TransactionAbortedError("aborted"), TaskMigratedError("fenced"), TaskCorruptedError([], "damaged")])
+@pytest.mark.parametrize(
+    "error",
+    [TransactionAbortedError("aborted"), TaskMigratedError("fenced"), TaskCorruptedError([], "damaged"), StateDirectoryError("full")],
+)
 def test_a_refused_commit_does_not_reach_the_stores_and_its_events_wait_for_the_next(error: Exception) -> None:
     log, events = Log(error), sink()
     reported = events.emit(EventKind.SHUTDOWN, {})
