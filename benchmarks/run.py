@@ -96,7 +96,7 @@ class Inputs:
 
     def beside(self, kind: str) -> str:
         """Return the topic that a kind reads besides the events."""
-        return {"join": self.table, "stream-join": self.other}.get(kind, "")
+        return {"join": self.table, "foreign-key-join": self.table, "stream-join": self.other}.get(kind, "")
 
 
 def _measure_all(
@@ -132,7 +132,7 @@ def _load(servers: str, count: int, kinds: Collection[str], progress: Progress) 
     sources = [(inputs.events, records_of(count), count)]
     if "stream-join" in kinds:
         sources.append((inputs.other, records_of(count, TABLE_SEED), count))
-    if "join" in kinds:
+    if {"join", "foreign-key-join"} & set(kinds):
         sources.append((inputs.table, profiles(), KEYS))
     loading = progress.add_task("loading the input", total=sum(rows for *_, rows in sources))
     done = 0

@@ -33,7 +33,7 @@ class Workload:
         return f"{self.kind}-{'eos' if self.eos else 'alo'}{'' if self.cache else '-nocache'}"
 
 
-KINDS = ("stateless", "count", "window", "join", "stream-join")
+KINDS = ("stateless", "count", "window", "join", "stream-join", "foreign-key-join", "session", "suppress", "table-aggregate")
 WORKLOADS = {
     each.name: each
     for kind in KINDS
@@ -128,7 +128,7 @@ def shown(results: Results, records: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for workload in dict.fromkeys(name for name, _ in results):
         table.add_row(f"[bold]{workload}[/bold]")
-        by_hand = _rate(results[workload, BY_HAND])
+        by_hand = results.get((workload, BY_HAND))
         for program in PROGRAMS:
             if (workload, program) in results:
                 table.add_row(f"  {program}", *_row(results[workload, program], by_hand))
@@ -136,12 +136,12 @@ def shown(results: Results, records: int) -> Table:
     return table
 
 
-def _row(runs: Sequence[Measurement], by_hand: float) -> tuple[str, ...]:
+def _row(runs: Sequence[Measurement], by_hand: Sequence[Measurement] | None) -> tuple[str, ...]:
     rates = sorted(each.rate / 1000 for each in runs)
     return (
         f"{_rate(runs) / 1000:.0f} ({rates[0]:.0f}–{rates[-1]:.0f})",
         f"{statistics.median(each.second_half for each in runs) / 1000:.0f}",
-        f"{_rate(runs) / by_hand:.2f}",
+        "–" if by_hand is None else f"{_rate(runs) / _rate(by_hand):.2f}",
         _cpu(runs),
         _mib(runs),
         _updates(runs),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Protocol
 
-from benchmarks.data import TABLE_SEED, records
-from benchmarks.workloads import JOIN_WITHIN_MS, LARGE_AMOUNT, WINDOW_MS
+import msgspec
+
+from benchmarks.data import KEYS, PARTITIONS, TABLE_SEED, profiles, records
+from benchmarks.workloads import JOIN_WITHIN_MS, LARGE_AMOUNT, SESSION_GAP_MS, WINDOW_MS, Enriched, Profile, cents, group_of, profile_of
+from penstock.runtime.serdes.murmur import partition_for
 
 LONG, DOUBLE = Struct(">q"), Struct(">d")
 
@@ -27,7 +30,7 @@ class Truth(Protocol):
 
 
 class Latest:
-    """Compares the last value of each key."""
+    """Compares the last value of each key; one without a value is deleted."""
 
     def __init__(self, total: int, values: dict[bytes, bytes]) -> None:
         self.total = total
@@ -38,7 +41,10 @@ class Latest:
         updates = 0
         for key, value in outputs:
             updates += 1
-            found[key] = value
+            if value:
+                found[key] = value
+            else:
+                found.pop(key, None)
         return updates, sum(found.get(key) != self._values.get(key) for key in {*found, *self._values})
 
 
@@ -76,6 +82,17 @@ def truth(kind: str, count: int) -> Truth:
             return Number(count, Counter(key.encode() for key, *_ in records(count)))
         case "stream-join":
             return Number(2 * count, _pairs(count))
+        case "session":
+            return Latest(count, _sessions(count))
+        case "suppress":
+            return Latest(count, _closed_windows(count))
+        case "table-aggregate":
+            totals: Counter[str] = Counter()
+            for key, value in _last_values(count):
+                totals[group_of(key)] += cents(amount(value))
+            return Latest(count, {group.encode(): LONG.pack(total) for group, total in totals.items()})
+        case "foreign-key-join":
+            return Latest(count + KEYS, dict(_enriched(count)))
     raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -97,3 +114,45 @@ def _pairs(count: int) -> Counter[bytes]:
             if near:
                 found[key.encode()] += near
     return found
+
+
+def _sessions(count: int) -> dict[bytes, bytes]:
+    """Return the number of records of each session. Records are in the order of their times."""
+    found: dict[bytes, bytes] = {}
+    open_: dict[str, tuple[int, int, int]] = {}
+    for key, _, at in records(count):
+        first, last, number = open_.get(key, (at, at, 0))
+        if at - last > SESSION_GAP_MS:
+            found[f"{key}@{first}-{last}".encode()] = LONG.pack(number)
+            first, number = at, 0
+        open_[key] = first, at, number + 1
+    found |= {f"{key}@{first}-{last}".encode(): LONG.pack(number) for key, (first, last, number) in open_.items()}
+    return found
+
+
+def _closed_windows(count: int) -> dict[bytes, bytes]:
+    """Return the number of records of each window that ends before the last record of its partition."""
+    numbers: Counter[tuple[str, int]] = Counter()
+    partitions: dict[str, int] = {}
+    last = [0] * PARTITIONS
+    for key, _, at in records(count):
+        numbers[key, at // WINDOW_MS * WINDOW_MS] += 1
+        if key not in partitions:
+            partitions[key] = partition_for(key.encode(), PARTITIONS)
+        last[partitions[key]] = at
+    return {
+        f"{key}@{start}".encode(): LONG.pack(number)
+        for (key, start), number in numbers.items()
+        if start + WINDOW_MS <= last[partitions[key]]
+    }
+
+
+def _last_values(count: int) -> Iterable[tuple[str, str]]:
+    return {key: value for key, value, _ in records(count)}.items()
+
+
+def _enriched(count: int) -> Iterator[Output]:
+    rows = {key: msgspec.json.decode(value, type=Profile) for key, value, _ in profiles()}
+    for key, value in _last_values(count):
+        row = rows[profile_of(amount(value))]
+        yield key.encode(), msgspec.json.encode(Enriched(key, amount(value), row.country, row.tier))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.kstream import KStream
 from penstock.runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced, StreamJoined
-from penstock.runtime.dsl.windows import JoinWindows, TimeWindows
+from penstock.runtime.dsl.windows import JoinWindows, SessionWindows, Suppressed, TimeWindows
 from penstock.runtime.model.record import Windowed
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import BYTES, DOUBLE, LONG, STRING, json
@@ -18,6 +19,7 @@ from penstock.serdes import BYTES, DOUBLE, LONG, STRING, json
 LARGE_AMOUNT = 50.0
 WINDOW_MS = 60_000
 JOIN_WITHIN_MS = 2_000
+SESSION_GAP_MS = 30_000
 COMMITS_FILE = "commits"
 """File in `state` to which the engine's process writes the duration of each commit: float64, ms."""
 
@@ -157,11 +159,73 @@ def _stream_join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
     )
 
 
+def _session(records: KStream, run: Run) -> None:
+    sessions = records.group_by_key(Grouped(STRING, value=BYTES)).windowed_by(
+        SessionWindows.of_inactivity_gap_with_no_grace(SESSION_GAP_MS)
+    )
+    sessions.count(Materialized("sessions")).to_stream(_session_key).to(run.output, Produced(STRING, value=LONG))
+
+
+def _session_key(key: object, value: object) -> str:
+    windowed = cast(Windowed, key)
+    return f"{windowed.key}@{windowed.window.start}-{windowed.window.end}"
+
+
+def _suppress(records: KStream, run: Run) -> None:
+    windows = records.group_by_key(Grouped(STRING, value=BYTES)).windowed_by(TimeWindows.of_size_with_no_grace(run.window_ms))
+    closed = windows.count(Materialized("counts")).suppress(Suppressed.until_window_closes(Suppressed.BufferConfig.unbounded()))
+    closed.to_stream(_window_key).to(run.output, Produced(STRING, value=LONG))
+
+
+def group_of(user: str) -> str:
+    """Return the group to which `table-aggregate` adds a user: one of 1,000."""
+    return user[-3:]
+
+
+def cents(amount: float) -> int:
+    """Return an amount without fractions, whose sums do not depend on their order."""
+    return round(amount * 100)
+
+
+def _table_aggregate(builder: StreamsBuilder, run: Run) -> None:
+    def grouped(key: object, value: object) -> tuple[str, int]:
+        return group_of(cast(str, key)), cents(cast(Event, value).amount)
+
+    latest = builder.table(run.input, Consumed(STRING, value=json(Event)), Materialized("latest"))
+    totals = latest.group_by(grouped, key=STRING, value=LONG).aggregate(
+        lambda: 0, lambda key, value, total: total + value, lambda key, value, total: total - value, Materialized("totals", value=LONG)
+    )
+    totals.to_stream().to(run.output, Produced(STRING, value=LONG))
+
+
+def profile_of(amount: float) -> str:
+    """Return the foreign key of `foreign-key-join`: one of 10,000 rows of the table."""
+    return f"u{cents(amount):08d}"
+
+
+def _foreign_key_join(builder: StreamsBuilder, run: Run) -> None:
+    def enrich(left: object, right: object) -> object:
+        event, profile = cast(Event, left), cast(Profile, right)
+        return Enriched(event.user, event.amount, profile.country, profile.tier)
+
+    latest = builder.table(run.input, Consumed(STRING, value=json(Event)), Materialized("latest"))
+    profiles = builder.table(run.table, Consumed(STRING, value=json(Profile)), Materialized("profiles"))
+    enriched = latest.join(profiles, lambda value: profile_of(value.amount), enrich)
+    enriched.to_stream().to(run.output, Produced(STRING, value=json(Enriched)))
+
+
+ON_TABLES: dict[str, Callable[[StreamsBuilder, Run], None]] = {"table-aggregate": _table_aggregate, "foreign-key-join": _foreign_key_join}
+"""Kinds that read the events as a table."""
+
+
 def build(run: Run) -> Topology:
-    """Return the topology of a kind: `stateless`, `count` (values are not parsed), `window`, `join` (with a table) or `stream-join`. Raises
-    ValueError for other kinds."""
+    """Return the topology of a kind: `stateless`, `count`, `session` and `suppress` (which do not parse values), `window`, `join` (with a
+    table), `stream-join`, or one of `ON_TABLES`. Raises ValueError for other kinds."""
     builder = StreamsBuilder()
-    value = BYTES if run.kind == "count" else json(Event)
+    if run.kind in ON_TABLES:
+        ON_TABLES[run.kind](builder, run)
+        return builder.build()
+    value = BYTES if run.kind in ("count", "session", "suppress") else json(Event)
     records = builder.stream(run.input, Consumed(STRING, value=value))
     match run.kind:
         case "stateless":
@@ -174,6 +238,10 @@ def build(run: Run) -> Topology:
             _join(builder, records, run)
         case "stream-join":
             _stream_join(builder, records, run)
+        case "session":
+            _session(records, run)
+        case "suppress":
+            _suppress(records, run)
         case _:
-            raise ValueError(f"unknown kind {run.kind!r}: known are stateless, count, window, join and stream-join")
+            raise ValueError(f"unknown kind {run.kind!r}")
     return builder.build()

@@ -23,12 +23,15 @@ import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.StreamJoined;
+import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.QueryableStoreTypes;
+import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
@@ -114,7 +117,42 @@ public final class StreamsApp {
         }
     }
 
+    /** The kinds that read the events as a table. */
+    static boolean onTables(StreamsBuilder builder, JsonNode run) {
+        String input = run.get("input").asText(), output = run.get("output").asText();
+        Consumed<String, byte[]> consumed = Consumed.with(Serdes.String(), Serdes.ByteArray());
+        switch (run.get("kind").asText()) {
+            case "table-aggregate" -> builder.table(input, consumed, Materialized.as("latest")).groupBy((key, value) -> {
+                first();
+                return KeyValue.pair(key.substring(key.length() - 3), cents(event(value)));
+            }, Grouped.with(Serdes.String(), Serdes.Long()))
+                .aggregate(() -> 0L, (key, value, total) -> total + value, (key, value, total) -> total - value, Materialized
+                    .<String, Long, KeyValueStore<Bytes, byte[]>>as("totals").withKeySerde(Serdes.String()).withValueSerde(Serdes.Long()))
+                .toStream().to(output, Produced.with(Serdes.String(), Serdes.Long()));
+            case "foreign-key-join" -> {
+                KTable<String, byte[]> profiles = builder.table(run.get("table").asText(), consumed, Materialized.as("profiles"));
+                builder.table(input, consumed, Materialized.as("latest")).join(profiles, value -> {
+                    first();
+                    return "u" + String.valueOf(100_000_000 + cents(event(value))).substring(1);
+                }, (value, row) -> {
+                    Event event = event(value);
+                    Profile profile = read(PROFILE, row);
+                    return json(new Enriched(event.user, event.amount, profile.country, profile.tier));
+                }).toStream().to(output, Produced.with(Serdes.String(), Serdes.ByteArray()));
+            }
+            default -> {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    static long cents(Event event) { return Math.round(event.amount * 100); }
+
     static void build(StreamsBuilder builder, JsonNode run) {
+        if (onTables(builder, run)) {
+            return;
+        }
         String output = run.get("output").asText(), table = run.get("table").asText();
         Produced<String, byte[]> produced = Produced.with(Serdes.String(), Serdes.ByteArray());
         Consumed<String, byte[]> consumed = Consumed.with(Serdes.String(), Serdes.ByteArray());
@@ -143,6 +181,17 @@ public final class StreamsApp {
                 return json(new Pair(one.user, one.amount, event(right).amount));
             }, JoinWindows.ofTimeDifferenceWithNoGrace(Duration.ofSeconds(2)),
                 StreamJoined.with(Serdes.String(), Serdes.ByteArray(), Serdes.ByteArray())).to(output, produced);
+            case "session" -> source.groupByKey(Grouped.with(Serdes.String(), Serdes.ByteArray()))
+                .windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofSeconds(30)))
+                .count(Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("sessions").withKeySerde(Serdes.String()))
+                .toStream((key, count) -> key.key() + "@" + key.window().start() + "-" + key.window().end())
+                .to(output, Produced.with(Serdes.String(), Serdes.Long()));
+            case "suppress" -> source.groupByKey(Grouped.with(Serdes.String(), Serdes.ByteArray()))
+                .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofMillis(run.get("window_ms").asLong())))
+                .count(Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("counts").withKeySerde(Serdes.String()))
+                .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
+                .toStream((key, count) -> key.key() + "@" + key.window().start())
+                .to(output, Produced.with(Serdes.String(), Serdes.Long()));
             default -> throw new IllegalArgumentException(run.get("kind").asText());
         }
     }
