@@ -236,8 +236,8 @@ def _emitter(
         entry = store.entry(raw)
         buffered = BufferValue.from_bytes(cast(bytes, store.value_of(entry)))
         store.update(raw, raw, entry, None, buffered.timestamp, None)  # first, so that a result that fails is not repeated after a restart
-        current = task.topic, task.partition, task.offset, task.headers
-        task.topic, task.partition, task.offset, task.headers = buffered.origin
+        current, origin = (task.topic, task.partition, task.offset, task.headers), buffered.origin
+        task.topic, task.partition, task.offset, task.headers = origin.topic, origin.partition, origin.offset, origin.headers
         try:
             join(read_key(raw[_HEAD.size : -_TAIL.size]), read_value(cast(bytes, buffered.new)), buffered.timestamp)
         finally:

@@ -12,11 +12,11 @@ was never emitted; an aggregate of the suppressed table then subtracts a value t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.metrics import NODE, STATE
-from penstock.runtime.model.record import Change, Windowed
+from penstock.runtime.model.record import Change
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, NodeContext, Row, RowGetter, ValueGetter
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
@@ -74,15 +74,18 @@ class Suppress(OperatorSupplier):
             key, new, old, timestamp, origin = evict()
             if new is None and by_window_end:
                 return
-            current = Origin(task.topic, task.partition, task.offset, task.headers)
-            task.topic, task.partition, task.offset, task.headers = origin
-            try:
-                emit(key, new, old, timestamp)
-            finally:
-                task.topic, task.partition, task.offset, task.headers = current
+            task.topic, task.partition, task.offset, task.headers = origin.topic, origin.partition, origin.offset, origin.headers
+            emit(key, new, old, timestamp)
             emitted.add()
 
         def send_due() -> None:
+            current = task.topic, task.partition, task.offset, task.headers
+            try:
+                send_all_due()
+            finally:
+                task.topic, task.partition, task.offset, task.headers = current
+
+        def send_all_due() -> None:
             expiry = observed - wait
             while buffer.first <= expiry:
                 send()
@@ -99,7 +102,7 @@ class Suppress(OperatorSupplier):
             nonlocal observed
             if timestamp > observed:
                 observed = timestamp
-            time = cast("Windowed", key).window.end if by_window_end else timestamp
+            time = key[1][1] if by_window_end else timestamp  # type: ignore[index]  # the end of a `Windowed` key's window
             put(time, key, change[0], change[1], timestamp, Origin(task.topic, task.partition, task.offset, task.headers))
             if buffer.first <= observed - wait or limited:
                 release(send_due)

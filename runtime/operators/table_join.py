@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeVar, cast
 
 from penstock.runtime.model.record import Change, OutOfOrder, ValueAndTimestamp
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
-from penstock.runtime.operators.context import Forward, NodeContext, RowGetter
-from penstock.runtime.operators.materialized import materialize
+from penstock.runtime.operators.context import Forward, LookUp, NodeContext, RowGetter
+from penstock.runtime.operators.materialized import entries_of, materialize
 from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.serdes.internal import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
 from penstock.runtime.serdes.murmur import hash128
@@ -157,6 +157,14 @@ Extractor = Callable[..., object]
 """(value), or (key, value) with `with_key`, of a left row -> its foreign key, or None."""
 
 
+_Message = TypeVar("_Message", Subscription, Response)
+
+
+def _of_messages(function: Callable[[object, _Message, int], None]) -> Forward:
+    """Return the function of a node whose values are messages of a foreign-key join. (A cast for type checkers.)"""
+    return cast(Forward, function)
+
+
 def _resolved(serde: Serde | None, default: Serde | None, what: str, node: str) -> Serde:
     return resolved_serde(serde, default, what, f"node {node}")
 
@@ -273,8 +281,7 @@ class SubscriptionReceive(_SubscriptionStoreOperator):
         write_primary = cast(Serde, self.primary_key).serializer(f"{task.application_id}-{self.topic}-pk", lambda: task.headers)
         deletions = (Instruction.DELETE_KEY_AND_PROPAGATE, Instruction.DELETE_KEY_NO_PROPAGATE)
 
-        def receive(foreign_key: object, value: object, timestamp: int) -> None:
-            subscription = cast(Subscription, value)
+        def receive(foreign_key: object, subscription: Subscription, timestamp: int) -> None:
             instruction = subscription.instruction
             if foreign_key is None and instruction is not Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE:
                 drop()
@@ -285,7 +292,10 @@ class SubscriptionReceive(_SubscriptionStoreOperator):
                 update(raw, raw, load(raw), stored, timestamp, task.headers)
             forward(foreign_key, subscription, timestamp)
 
-        return receive
+        return _of_messages(receive)
+
+    def keeps_key(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +307,8 @@ class SubscriptionRespond(OperatorSupplier):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         rows = context.rows(self.other)
 
-        def respond(foreign_key: object, value: object, timestamp: int) -> None:
-            row_hash, instruction, primary_key, partition = cast(Subscription, value)
+        def respond(foreign_key: object, subscription: Subscription, timestamp: int) -> None:
+            row_hash, instruction, primary_key, partition = subscription
             if instruction is Instruction.DELETE_KEY_NO_PROPAGATE:
                 return
             row = None if foreign_key is None else rows(foreign_key, None)
@@ -307,7 +317,11 @@ class SubscriptionRespond(OperatorSupplier):
             right = None if row is None or instruction is Instruction.DELETE_KEY_AND_PROPAGATE else row[0]
             forward(primary_key, Response(row_hash, right, partition), timestamp if row is None else max(timestamp, row[1]))
 
-        return respond
+        return _of_messages(respond)
+
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        store = context.store_of(self.other)
+        return None if store is None else entries_of(context, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +368,8 @@ class ResponseResolve(OperatorSupplier):
         task, rows, joiner, with_key, left = context.task, context.rows(self.table), self.joiner, self.with_key, self.left
         row_hash, drop = _hasher(cast(Serde, self.value), f"{task.application_id}-{self.topic}", context), task.dropped.add
 
-        def resolve(key: object, value: object, timestamp: int) -> None:
-            subscribed, other, _ = cast(Response, value)
+        def resolve(key: object, response: Response, timestamp: int) -> None:
+            subscribed, other, _ = response
             row = rows(key, None)
             if subscribed != (None if row is None else row_hash(row[0])):
                 drop()
@@ -364,4 +378,8 @@ class ResponseResolve(OperatorSupplier):
             else:
                 forward(key, joiner(key, row[0], other) if with_key else joiner(row[0], other), timestamp)
 
-        return resolve
+        return _of_messages(resolve)
+
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        store = context.store_of(self.table)
+        return None if store is None else entries_of(context, store)

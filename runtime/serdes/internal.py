@@ -192,6 +192,10 @@ class Instruction(IntEnum):
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
 
 
+_INSTRUCTIONS = {int(each): each for each in Instruction}
+"""A look-up here takes a fifth of the time of a call of the class."""
+
+
 class Subscription(NamedTuple):
     """Request of a left row for the right row of its foreign key.
 
@@ -246,7 +250,10 @@ class SubscriptionSerde(WrappingSerde):
             version, row_hash, rest = _head(data, 1, _SUBSCRIPTION_VERSION)
             partition = None if version == 0 else _INT32.unpack_from(data, len(data) - _INT32.size)[0]
             key = data[rest:] if partition is None else data[rest : -_INT32.size]
-            return Subscription(row_hash, Instruction(data[1]), read(key), partition)
+            instruction = _INSTRUCTIONS.get(data[1])
+            if instruction is None:
+                raise ValueError(f"a message of a foreign-key join has the instruction {data[1]}: known are 0 to {len(_INSTRUCTIONS) - 1}")
+            return Subscription(row_hash, instruction, read(key), partition)
 
         return subscription
 

@@ -1,7 +1,7 @@
 """Buffer of a suppression: changes of a table that wait, ordered by time (Kafka Streams' `InMemoryTimeOrderedKeyValueChangeBuffer`).
 
 A key is in the buffer at most once. A later change replaces the waiting one and keeps its place in the order; the value that downstream
-last received for the key (`prior`) stays too. Changes leave from the front only, so the order is a heap.
+last received for the key (`prior`) stays too. Changes leave from the front only.
 
 The changelog contains the waiting changes, in Kafka Streams' own bytes (`BufferValue`), written once per key and commit, and a
 tombstone for each change that left. Unlike there, the committed content is in RocksDB too: a restart reads it from the disk, and without a
@@ -19,10 +19,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
+
+import msgspec
 
 from penstock.runtime.model.clock import NEVER
 from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
@@ -30,7 +34,7 @@ from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import Serializer
 from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
-from penstock.runtime.stores.backend import BY_KEY, KeyValueBackend
+from penstock.runtime.stores.backend import BY_KEY, Entries, KeyValueBackend, Meta, Offsets
 from penstock.runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
 from penstock.runtime.stores.rocks import RocksBackend
 from penstock.runtime.stores.settings import StoreSettings
@@ -42,9 +46,11 @@ _SAME_AS_PRIOR = -2
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _TIMES = Struct(">qq")
+_KEY_AND_VALUE = itemgetter(0, 1)
+_NO_DATA = _INT.pack(_NULL)
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """Origin of a record: topic, partition and offset of the input (-1 where there was none), and its headers."""
 
     topic: str
@@ -66,12 +72,13 @@ class BufferValue(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Encode it as on the changelog."""
-        topic, partition, offset, headers = self.origin
-        parts = [_TIMES.pack(self.timestamp, offset), _data(topic.encode()), _INT.pack(partition), _INT.pack(len(headers or ()))]
+        prior, old, new, timestamp, origin, time = self
+        headers = origin.headers
+        parts = [_TIMES.pack(timestamp, origin.offset), _place(origin.topic, origin.partition), _INT.pack(len(headers) if headers else 0)]
         for name, value in headers or ():
             parts += (_data(name.encode()), _data(value))
-        same = self.old is not None and self.old == self.prior
-        parts += (_data(self.prior), _INT.pack(_SAME_AS_PRIOR) if same else _data(self.old), _data(self.new), _LONG.pack(self.time))
+        same = old is not None and old == prior
+        parts += (_data(prior), _INT.pack(_SAME_AS_PRIOR) if same else _data(old), _data(new), _LONG.pack(time))
         return b"".join(parts)
 
     @classmethod
@@ -91,14 +98,26 @@ class BufferValue(NamedTuple):
 
 def memory_size(key: bytes, value: BufferValue) -> int:
     """Return the counted bytes of an entry (`residentMemorySizeEstimate`). An old value that equals the prior one counts once."""
-    old = None if value.old == value.prior else value.old
-    values = sum(len(data) for data in (value.prior, old, value.new) if data is not None)
-    named = sum(len(name) + len(data) for name, data in value.origin.headers or ())
-    return 8 + len(key) + values + 8 + 8 + len(value.origin.topic) + 4 + named
+    prior, old, new, _, origin, _ = value
+    size = 8 + len(key) + 8 + 8 + len(origin.topic) + 4
+    if prior is not None:
+        size += len(prior)
+    if old is not None and old != prior:
+        size += len(old)
+    if new is not None:
+        size += len(new)
+    for name, data in origin.headers or ():
+        size += len(name) + len(data)
+    return size
 
 
 def _data(data: bytes | None) -> bytes:
-    return _INT.pack(_NULL) if data is None else _INT.pack(len(data)) + data
+    return _NO_DATA if data is None else _INT.pack(len(data)) + data
+
+
+@lru_cache
+def _place(topic: str, partition: int) -> bytes:
+    return _data(topic.encode()) + _INT.pack(partition)
 
 
 class _Reader:
@@ -126,20 +145,74 @@ class _Reader:
         return (self.data() or b"").decode()
 
 
-class Waiting:
+class Waiting(msgspec.Struct, gc=False, eq=False):
     """A change in the buffer; `prior`, `old` and `new` are staged values. `size` is its part of the buffer's size in bytes."""
 
-    __slots__ = ("key", "new", "old", "origin", "prior", "size", "time", "timestamp")
+    key: object
+    time: int
+    prior: object
+    old: object
+    new: object
+    timestamp: int
+    origin: Origin
+    size: int = 0
 
-    def __init__(self, key: object, time: int, prior: object) -> None:
-        self.key = key
-        self.time = time
-        self.prior = prior
-        self.old: object = None
-        self.new: object = None
-        self.timestamp = 0
-        self.origin = Origin("", -1, -1, None)
-        self.size = 0
+
+class _SameTime:
+    """Keys of one time. They are sorted once, in descending order, when the first of them leaves; `late` is the heap of those that are
+    added afterwards, None until then."""
+
+    __slots__ = ("keys", "late")
+
+    def __init__(self, key: bytes) -> None:
+        self.keys = [key]
+        self.late: list[bytes] | None = None
+
+    def pop(self) -> bytes:
+        keys, late = self.keys, self.late
+        if late is None:
+            keys.sort(reverse=True)
+            self.late = []
+        elif late and not (keys and keys[-1] < late[0]):
+            return heapq.heappop(late)
+        return keys.pop()
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.late)
+
+
+class _InOrder:
+    """Keys in the order of their times, and of their bytes where these are equal. Most keys of a windowed table have the time of some
+    others, so that a heap of all keys would be several times slower."""
+
+    __slots__ = ("_at", "_times")
+
+    def __init__(self) -> None:
+        self._at: dict[int, _SameTime] = {}
+        self._times: list[int] = []
+
+    def add(self, time: int, key: bytes) -> int:
+        """Add a key. Return the smallest time."""
+        same = self._at.get(time)
+        if same is None:
+            self._at[time] = _SameTime(key)
+            heapq.heappush(self._times, time)
+        elif same.late is None:
+            same.keys.append(key)
+        else:
+            heapq.heappush(same.late, key)
+        return self._times[0]
+
+    def pop(self) -> tuple[bytes, int]:
+        """Remove the first key. Return it, and the smallest time that is left, NEVER if there is none."""
+        times = self._times
+        time = times[0]
+        same = self._at[time]
+        key = same.pop()
+        if same:
+            return key, time
+        del self._at[heapq.heappop(times)]
+        return key, times[0] if times else NEVER
 
 
 class Evicted(NamedTuple):
@@ -173,9 +246,10 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def _reset_staging(self) -> None:
         self._waiting: dict[bytes, Waiting] = {}
-        self._order: list[tuple[int, bytes]] = []
+        self._order = _InOrder()
         self._changed: dict[bytes, int] = {}
         self._prepared: list[ChangelogRecord] | None = None
+        self._write: Callable[[Offsets, Meta], None] | None = None
         self._uncommitted_bytes = 0
         self._loaded = False
         self._staged_meta = {}
@@ -199,13 +273,10 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
                 prior, old, new = (None if part is None else held(part) for part in (value.prior, value.old, value.new))
             except BaseException as error:
                 raise self._unreadable(raw, data, error) from error
-            waiting = self._waiting[raw] = Waiting(None, value.time, prior)
-            waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, value.timestamp, value.origin
-            waiting.size = memory_size(raw, value)
-            self.size += waiting.size
-            self._order.append((value.time, raw))
-        heapq.heapify(self._order)
-        self.first = self._order[0][0] if self._order else NEVER
+            size = memory_size(raw, value)
+            self._waiting[raw] = Waiting(None, value.time, prior, old, new, value.timestamp, value.origin, size)
+            self.size += size
+            self.first = self._order.add(value.time, raw)
         self._loaded = True
 
     def __len__(self) -> int:
@@ -220,10 +291,10 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         raw = self._reader.key_bytes(key)
         waiting = self._waiting.get(raw)
         if waiting is None:
-            waiting = self._waiting[raw] = Waiting(key, time, old)
-            heapq.heappush(self._order, (time, raw))
-            self.first = self._order[0][0]
-        waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, timestamp, origin
+            waiting = self._waiting[raw] = Waiting(key, time, old, old, new, timestamp, origin)
+            self.first = self._order.add(time, raw)
+        else:
+            waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, timestamp, origin
         if raw not in self._changed:
             self._uncommitted_bytes += 2 * UPDATE_BYTES + len(raw)
         self._changed[raw] = timestamp
@@ -232,15 +303,16 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def evict(self) -> Evicted:
         """Remove and return the change at the front."""
-        _, raw = heapq.heappop(self._order)
+        raw, self.first = self._order.pop()
         waiting = self._waiting.pop(raw)
-        self.first = self._order[0][0] if self._order else NEVER
         self.size -= waiting.size
         self._changed[raw] = waiting.timestamp
         try:
             key = self._read_key(raw) if waiting.key is None else waiting.key
         except BaseException as error:
             raise self._reader.unreadable_key(raw, error) from error
+        if self._encode is None:
+            return Evicted(key, waiting.new, waiting.prior, waiting.timestamp, waiting.origin)
         try:
             return Evicted(key, self._object(waiting.new), self._object(waiting.prior), waiting.timestamp, waiting.origin)
         except BaseException as error:
@@ -256,13 +328,13 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def _value(self, waiting: Waiting) -> BufferValue:
         """Return the stored form of a change."""
-        parts = (waiting.prior, waiting.old, waiting.new)
+        prior, old, new = waiting.prior, waiting.old, waiting.new
         if self._encode is None:
             write = self._write_value
-            prior, old, new = (None if part is None else self._encoded(write, part) for part in parts)
-        else:
-            prior, old, new = parts  # type: ignore[assignment]  # staged as bytes
-        return BufferValue(prior, old, new, waiting.timestamp, waiting.origin, waiting.time)
+            prior = None if prior is None else self._encoded(write, prior)
+            old = None if old is None else self._encoded(write, old)
+            new = None if new is None else self._encoded(write, new)
+        return BufferValue(prior, old, new, waiting.timestamp, waiting.origin, waiting.time)  # type: ignore[arg-type]  # bytes, or None
 
     def _encoded(self, write: Serializer, part: object) -> bytes | None:
         try:
@@ -295,18 +367,25 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
             records.append((raw, value.to_bytes(), timestamp))
         return records
 
+    def prepare_commit(self) -> None:
+        if self._prepared:
+            self._write = self._opened().begin_write(_stored(self._prepared))
+
     def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if not (moved or self._changed or self._staged_meta):
-            self._prepared = None
+            self._prepared = self._write = None
             return
         prepared = self._prepared if self._prepared is not None else self._prepare()
         if len(prepared) != len(self._changed):
             raise StreamsError(f"store {self.name} was changed after its changelog records were taken: they would not be on the changelog")
-        self._opened().write([(raw, data) for raw, data, _ in sorted(prepared, key=BY_KEY)], moved, self._staged_meta)
+        if self._write is None:
+            self._opened().write(_stored(prepared), moved, self._staged_meta)
+        else:
+            self._write(moved, self._staged_meta)
         self._changed.clear()
         self._staged_meta.clear()
-        self._prepared, self._uncommitted_bytes = None, 0
+        self._prepared, self._write, self._uncommitted_bytes = None, None, 0
         self._offsets.update(moved)
         if self._watcher is not None:
             self._watcher(len(self._waiting), self.size)
@@ -318,7 +397,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._changed:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._changed)} uncommitted changes")
-        self._opened().write([(raw, data) for raw, data, _ in sorted(records, key=BY_KEY)], offsets, self._staged_meta)
+        self._opened().write(_stored(records), offsets, self._staged_meta)
         self._reset_staging()
         self._offsets.update(offsets)
 
@@ -328,3 +407,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
         raise InvalidStateStoreError(f"store {self.name!r} is the buffer of a suppression: it cannot be queried")
+
+
+def _stored(records: Sequence[ChangelogRecord]) -> Entries:
+    return map(_KEY_AND_VALUE, sorted(records, key=BY_KEY))
