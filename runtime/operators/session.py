@@ -23,11 +23,16 @@ from penstock.runtime.operators.event_time import DroppedRecords, OpenWindows, O
 from penstock.runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
 from penstock.runtime.operators.mistakes import watch_results
 from penstock.runtime.operators.windowed import WindowedAggregate, observed_name
-from penstock.runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
+from penstock.runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, unpack_session_suffix
+from penstock.runtime.stores.base import Entry
 from penstock.runtime.stores.window import StagedSessionStore
 
 Merger = Callable[[object, object, object], object]
 """(key, aggregate, aggregate) -> aggregate."""
+
+
+_Merged = tuple[bytes, int, int, Entry]
+"""A session that a record is merged with: the part of its store key after the record's key, start and end in ms, entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,10 @@ class SessionAggregate(WindowedAggregate):
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         table, opened = self._table(context, forward)
-        to_bytes, load, update, value_of, _, emit, store = table
+        to_bytes, load, update, value_of, objects, emit, store = table
         assert isinstance(store, StagedSessionStore)  # `_table` has checked it
-        suffixes, task, drops, send_old = store.suffixes, context.task, DroppedRecords(context), context.send_old
+        suffixes, extend, task = store.suffixes, store.extend, context.task
+        drops, send_old = DroppedRecords(context), context.send_old
         initializer, aggregator, merger = self.initializer, self.aggregator, self.merger
         gap, grace = self.gap_ms, self.grace_ms
         observed = committed_time(context, store, observed_name(self.part))
@@ -59,9 +65,9 @@ class SessionAggregate(WindowedAggregate):
             emit(windowed, new, old, end)  # type: ignore[misc]  # the callers have checked that it is not None
             task.headers = headers
 
-        def remove(key: object, raw: bytes, suffix: bytes, start: int, end: int, timestamp: int, known: list[bytes]) -> None:
+        def remove(key: object, raw: bytes, merged: _Merged, timestamp: int, known: list[bytes]) -> None:
             """Remove a session that is merged into another one."""
-            entry = load(raw + suffix)
+            suffix, start, end, entry = merged
             windowed = cast("Windowed | None", entry.key) or Windowed(key, SessionWindow(start, end))
             before = value_of(entry) if send_old and emit is not None else None
             known.remove(suffix)
@@ -89,26 +95,39 @@ class SessionAggregate(WindowedAggregate):
             known = suffixes(raw)
             total = initializer()
             start = end = timestamp
-            merged: list[tuple[bytes, int, int]] = []
+            merged: list[_Merged] = []
             if known:
                 for suffix in known[bisect_left(known, pack_timestamp(max(0, timestamp - gap))) :]:
-                    _, other_start, other_end = split_session_key(suffix)
+                    other_end, other_start = unpack_session_suffix(suffix)
                     if other_start > timestamp + gap:
                         break
-                    total = merger(key, total, value_of(load(raw + suffix)))
-                    start, end = min(start, other_start), max(end, other_end)
-                    merged.append((suffix, other_start, other_end))
+                    entry = load(raw + suffix)
+                    total = merger(key, total, entry.value if objects else value_of(entry))
+                    if other_start < start:
+                        start = other_start
+                    if other_end > end:
+                        end = other_end
+                    merged.append((suffix, other_start, other_end, entry))
             if end < closed:
                 drops.late(timestamp, f"[{start},{end}]", closed, observed)
             else:
                 own = pack_session_suffix(end, start)
-                if start != end or end != timestamp:
-                    for suffix, other_start, other_end in merged:
-                        if suffix != own or emit is not None:  # in a cache, only the last update of a session counts
-                            remove(key, raw, suffix, other_start, other_end, timestamp, known)
                 total = aggregator(key, value, total)
+                if len(merged) == 1 and total is not None and merged[0][0] != own:
+                    suffix, *_, entry = merged[0]
+                    windowed = Windowed(key, SessionWindow(start, end))
+                    if extend(raw + suffix, raw + own, windowed, entry, total, timestamp, task.headers):
+                        known.remove(suffix)
+                        insort(known, own)
+                        return
+                if start != end or end != timestamp:
+                    for each in merged:
+                        if each[0] != own or emit is not None:  # in a cache, only the last update of a session counts
+                            remove(key, raw, each, timestamp, known)
                 entry = load(raw + own)
                 absent = entry.value is None
+                if absent and not entry.uncommitted:
+                    entry.added_in = store.commits
                 windowed = cast("Windowed | None", entry.key) or Windowed(key, SessionWindow(start, end))
                 update(raw + own, windowed, entry, total, timestamp, task.headers)
                 if total is None:

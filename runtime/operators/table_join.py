@@ -277,7 +277,7 @@ class SubscriptionReceive(_SubscriptionStoreOperator):
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         task, store, write_foreign = context.task, self._store(context), self._foreign(context)
-        load, update, drop = store.entry, store.update, task.dropped.add
+        stage, drop = store.stage, task.dropped.add
         write_primary = cast(Serde, self.primary_key).serializer(f"{task.application_id}-{self.topic}-pk", lambda: task.headers)
         deletions = (Instruction.DELETE_KEY_AND_PROPAGATE, Instruction.DELETE_KEY_NO_PROPAGATE)
 
@@ -288,8 +288,7 @@ class SubscriptionReceive(_SubscriptionStoreOperator):
                 return
             if foreign_key is not None:
                 raw = foreign_prefix(written(write_foreign(foreign_key))) + written(write_primary(subscription.primary_key))
-                stored = None if instruction in deletions else subscription
-                update(raw, raw, load(raw), stored, timestamp, task.headers)
+                stage(raw, None if instruction in deletions else subscription, timestamp)
             forward(foreign_key, subscription, timestamp)
 
         return _of_messages(receive)

@@ -10,7 +10,9 @@ The right column names the class of Kafka Streams that defines the layout.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
+from typing import cast
 
 from penstock.runtime.model.error_details import with_place
 
@@ -30,6 +32,8 @@ pack_window_suffix = _SUFFIX.pack
 """The 12 bytes after the key in a window store: start in ms, sequence number."""
 pack_session_suffix = _SESSION.pack
 """The 16 bytes after the key in a session store: end and start in ms."""
+unpack_session_suffix = cast("Callable[[bytes], tuple[int, int]]", _SESSION.unpack)
+"""End and start in ms."""
 
 
 def windowed_key(key: bytes, start: int) -> bytes:

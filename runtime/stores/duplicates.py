@@ -135,7 +135,7 @@ class StagedDuplicatesStore(StagedWindowStore):
             return self.persistent and time // length >= live_after // length
         if time < self._staged_from:
             self._staged_from = time
-        staged = self._stage_new(key + keys.pack_window_suffix(time, sequence), value, timestamp)
+        staged = self.stage(key + keys.pack_window_suffix(time, sequence), value, timestamp)
         rows = self._rows.get(key)
         if rows is None:
             if self._oldest() > self._known_after:

@@ -59,8 +59,8 @@ _EVICTED_AT_ONCE = 64
 """An eviction frees this part of the cache's budget."""
 _BY_UPDATE = attrgetter("update")
 _KEY_AND_VALUE = itemgetter(0, 1)
-_numbers = count(1)
-"""Numbers of updates, of all stores of the process."""
+NUMBERS = count(1)
+"""Numbers of updates, of all stores of the process, in their order."""
 _INSORT = 64
 """Up to this many new keys the sorted view is updated key by key; above, it is sorted again."""
 
@@ -95,6 +95,8 @@ class StagedStore(BackedStore[B], EntryStore):
         self._value_bytes = 0
         self._counted = 0
         self._complete = False
+        self.commits = 0
+        """Number of commits since the store was opened."""
 
     def _loaded_from_backend(self) -> None:
         super()._loaded_from_backend()
@@ -121,7 +123,7 @@ class StagedStore(BackedStore[B], EntryStore):
         if size is None:
             value, size = self._sized(entry, value)
         if entry.unforwarded:
-            entry.update = next(_numbers)
+            entry.update = next(NUMBERS)
             entry.headers = headers
             entry.value = value
             entry.timestamp = timestamp
@@ -135,7 +137,7 @@ class StagedStore(BackedStore[B], EntryStore):
             self._uncommitted_bytes += counted
         if self._listener is not None:
             entry.unforwarded = True
-            entry.update = next(_numbers)
+            entry.update = next(NUMBERS)
             entry.forwarded_value = entry.value
             self._waiting += 1
             entry.key = key_object if key_object is not None else self._key_object(key)
@@ -151,8 +153,9 @@ class StagedStore(BackedStore[B], EntryStore):
             entry.value = value
             entry.timestamp = timestamp
 
-    def _stage_new(self, key: bytes, value: object, timestamp: int) -> object:
-        """Do what `update` does for a key that has no entry, in a store without a cache. Return the value as it is staged."""
+    def stage(self, key: bytes, value: object, timestamp: int) -> object:
+        """Do what `update` does without reading the entry before, in a store without a cache whose rows are read by ranges alone. Return
+        the value as it is staged."""
         entry = Entry(None, timestamp)
         size = self._fixed_size
         if size is None:
@@ -297,9 +300,9 @@ class StagedStore(BackedStore[B], EntryStore):
         enough = cache.limit - cache.limit // _EVICTED_AT_ONCE
         while self._waiting and not self._flushing:
             for update, key in self._in_order:
-                entry = uncommitted[key]
-                if entry.update != update or not entry.unforwarded:  # updated since, or forwarded as a consequence of another one
-                    continue
+                entry = uncommitted.get(key)
+                if entry is None or entry.update != update or not entry.unforwarded:
+                    continue  # updated or moved since, or forwarded as a consequence of another one
                 self._waiting -= 1
                 size = self._fixed_size
                 counted = UPDATE_BYTES + len(key) + (size if size is not None else _length(entry.value))
@@ -418,6 +421,7 @@ class StagedStore(BackedStore[B], EntryStore):
     def _committed(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         for entry in self._uncommitted.values():
             entry.uncommitted = False
+        self.commits += 1
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self._sorted = []

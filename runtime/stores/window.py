@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import overload
 
-from penstock.runtime.model.record import SessionWindow, Window, Windowed
+from penstock.runtime.model.record import Headers, SessionWindow, Window, Windowed
 from penstock.runtime.serdes import keys
 from penstock.runtime.stores.backend import SegmentedSource
+from penstock.runtime.stores.base import Entry
 from penstock.runtime.stores.reading import NOTHING_STAGED, Reader, Staged
 from penstock.runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore, StreamTime
 from penstock.runtime.stores.settings import StoreSettings, WindowSettings
+from penstock.runtime.stores.staging import NUMBERS
 
 LAST_SEQUENCE = 2**31 - 1
 """The largest sequence number."""
@@ -285,6 +287,28 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
     def remove(self, session_key: Windowed) -> None:
         """Remove a session."""
         self.put(session_key, None)
+
+    def extend(
+        self, key: bytes, longer: bytes, windowed: Windowed, entry: Entry, value: object, timestamp: int, headers: Headers | None
+    ) -> bool:
+        """Replace a session by a longer one, without a tombstone, if it was added since the last commit and never left the cache: then it
+        is neither stored nor known to anybody (Kafka Streams' `CachingSessionStore` does not write it either). Return False, and do
+        nothing, if it must be deleted.
+        """
+        if entry.added_in != self.commits or not entry.unforwarded or entry.forwarded_value is not None:
+            return False
+        time = int.from_bytes(longer[self._time_at], "big", signed=True)
+        if time <= self._time.now - self._retention:
+            return False
+        self._time.now = max(time, self._time.now)
+        if self._fixed_size is None:
+            value, _ = self._sized(entry, value)
+        del self._uncommitted[key]
+        self._entries.pop(key, None)
+        self._uncommitted[longer] = self._entries[longer] = entry
+        self._sorted.clear()
+        entry.update, entry.key, entry.headers, entry.value, entry.timestamp = next(NUMBERS), windowed, headers, value, timestamp
+        return True
 
     def _windowed(self, store_key: bytes) -> Windowed:
         data, start, end = keys.split_session_key(store_key)

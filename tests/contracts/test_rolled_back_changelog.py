@@ -13,11 +13,13 @@ from penstock import serdes
 from penstock.runtime.changelog.writer import ChangelogWriter
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import AggregationWithHeaders, Headers, SessionWindow, ValueAndTimestamp, ValueTimestampHeaders, Windowed
+from penstock.runtime.serdes.keys import session_key
 from penstock.runtime.stores import StoreContext, Stores
 from penstock.runtime.stores.base import ChangelogRecord, EngineStore
 from penstock.runtime.stores.buffer import ChangeBuffer, Origin
 from penstock.runtime.stores.headers import pack
 from penstock.runtime.stores.settings import StoreSettings
+from penstock.runtime.stores.window import StagedSessionStore
 
 Write = Callable[[Any, str, int, int], object]
 """Writes a number for a key at a time in ms."""
@@ -157,6 +159,33 @@ def test_a_restore_does_not_see_what_was_rolled_back_and_not_written_again(name:
     assert kind.rows(other) == kind.rows(store)
     if name.startswith(("timestamped", "headers", "key-value", "mutable")):
         assert [key for key, _ in cast(Any, other).all()] == ["a", "b", "c"]
+    for each in (store, other):
+        each.close()
+
+
+def test_a_session_that_was_rolled_back_and_then_extended_is_not_restored(tmp_path: Path) -> None:
+    """The longer session replaces the one before it commits, so the store itself writes no tombstone."""
+    builder = Stores.session_store_builder(Stores.persistent_session_store("s", 100_000), serdes.STRING, serdes.LONG)
+    kind = Kind(builder.with_caching_enabled().build, _put_session)
+    store, other = opened(kind, tmp_path / "one"), opened(kind, tmp_path / "other")
+    assert isinstance(store, StagedSessionStore)
+    writer = ChangelogWriter("app", TaskId(0, 0), [store], rolls_back=False)
+    short, long = (session_key(b"a", 1, end) for end in (5, 9))
+    _put_session(store, "a", 1, 10)
+    log = taken(writer, store)
+    store.rollback()
+    writer.rolled_back()
+    store.set_flush_listener(lambda *change: None)
+    entry = store.entry(short)
+    entry.added_in = store.commits
+    store.update(short, None, entry, 1, 10, None)
+    assert store.extend(short, long, Windowed("a", SessionWindow(1, 9)), entry, 2, 11, None)
+    store.flush_cache()
+    log += taken(writer, store)
+    store.commit({LOG: NextOffset(len(log))})
+    for record in log:
+        other.restore([record], {LOG: NextOffset(1)})
+    assert kind.rows(other) == kind.rows(store) == [(Windowed("a", SessionWindow(1, 9)), 2)]
     for each in (store, other):
         each.close()
 
