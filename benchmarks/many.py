@@ -8,6 +8,7 @@ of many tasks are larger and fewer; what a commit takes is therefore divided by 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,10 +41,11 @@ _TIMEOUT_SECONDS = 1_800
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A size: numbers of sub-topologies and of partitions of each topic, with both runs."""
+    """A size: numbers of sub-topologies, of partitions of each topic, and of sub-topologies with a store; with both runs."""
 
     parts: int
     partitions: int
+    stores: int
     records: int
     idle: Measured
     busy: Measured
@@ -55,7 +57,11 @@ class Result:
 
 def main(
     size: Annotated[
-        list[str] | None, typer.Option(help=f"SUB-TOPOLOGIESxPARTITIONS; repeat for several. Default: {', '.join(SIZES)}.")
+        list[str] | None,
+        typer.Option(
+            help="SUB-TOPOLOGIESxPARTITIONS, or SUB-TOPOLOGIESxPARTITIONS:N where only N of them have a store; repeat for several. "
+            f"Default: {', '.join(SIZES)}."
+        ),
     ] = None,
     records: Annotated[int, typer.Option(min=10_000, help="Records, of all topics together.")] = 1_000_000,
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
@@ -67,9 +73,9 @@ def main(
     results: list[Result] = []
     try:
         with broker_for(bootstrap, console) as servers:
-            for parts, partitions in sizes:
+            for parts, partitions, stores in sizes:
                 with console.status(f"{parts} sub-topologies of {partitions} partitions"):
-                    results.append(_measured(servers, parts, partitions, records))
+                    results.append(_measured(servers, parts, partitions, stores, records))
     except (BrokerError, MeasurementError) as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(1) from error
@@ -81,14 +87,16 @@ def main(
         console.print(f"written: {PAGE}, {PLOT}")
 
 
-def _size(given: str) -> tuple[int, int]:
-    parts, _, partitions = given.partition("x")
-    if not (parts.isdecimal() and partitions.isdecimal() and int(parts) and int(partitions)):
-        raise typer.BadParameter(f"{given}: expected is for example 12x50", param_hint="--size")
-    return int(parts), int(partitions)
+def _size(given: str) -> tuple[int, int, int]:
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?::(\d+))?", given)
+    parts, partitions, stores = found.groups() if found is not None else ("0", "0", "0")
+    size = int(parts), int(partitions), int(stores or parts)
+    if found is None or size[2] > size[0]:
+        raise typer.BadParameter(f"{given}: expected is for example 12x50, or 12x50:6", param_hint="--size")
+    return size
 
 
-def _measured(servers: str, parts: int, partitions: int, records: int) -> Result:
+def _measured(servers: str, parts: int, partitions: int, stores: int, records: int) -> Result:
     """Raises MeasurementError."""
     app = f"bench-many-{uuid.uuid4().hex[:8]}"
     topics = [f"{app}-{number}" for number in range(parts)]
@@ -98,10 +106,10 @@ def _measured(servers: str, parts: int, partitions: int, records: int) -> Result
     per_partition = max(1, records // (parts * partitions))
     written = per_partition * parts * partitions
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
-        idle = _run(Job(app, servers, state, topics, 0))
+        idle = _run(Job(app, servers, state, topics, 0, stores))
         _write(servers, topics, partitions, per_partition)
-        busy = _run(Job(app, servers, state, topics, written))
-    return Result(parts, partitions, written, idle, busy)
+        busy = _run(Job(app, servers, state, topics, written, stores))
+    return Result(parts, partitions, stores, written, idle, busy)
 
 
 def _run(job: Job) -> Measured:
@@ -133,8 +141,9 @@ def text(results: Sequence[Result]) -> str:
     ]
     for each in results:
         idle, busy = each.idle, each.busy
+        size = f"{each.parts} x {each.partitions}{'' if each.stores == each.parts else f', {each.stores} with stores'}"
         lines.append(
-            f"| {each.parts} x {each.partitions} | {each.tasks:,} | {idle.start:.1f} ({idle.start_cpu:.1f}) | {idle.memory:.0f} "
+            f"| {size} | {each.tasks:,} | {idle.start:.1f} ({idle.start_cpu:.1f}) | {idle.memory:.0f} "
             f"| {100 * idle.idle:.1f} | {each.records / busy.seconds / 1000:.0f} | {1e6 * busy.cpu / each.records:.1f} | {busy.commits} "
             f"| {busy.commit_ms:.0f} | {busy.commit_ms / each.tasks:.2f} |"
         )
