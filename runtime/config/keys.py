@@ -65,7 +65,12 @@ _KEYS = (
         "Number of workers. Above 1, each is a process, and the topology must be given by its factory (docs/workers.md).",
         1,
     ),
-    _number("commit.interval.ms", None, "Time between two commits: 100 under exactly-once, 30000 otherwise."),
+    _number(
+        "commit.interval.ms",
+        None,
+        "Time between two commits: 100 under exactly-once, 30000 otherwise. "
+        "Under exactly-once, a task that moved here commits its first results at once.",
+    ),
     _number("buffered.records.per.partition", 10_000, "Records that a task buffers per input partition before it stops fetching.", 1),
     _number(
         "max.task.idle.ms",

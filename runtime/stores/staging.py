@@ -156,13 +156,15 @@ class StagedStore(BackedStore[B], EntryStore):
     def stage(self, key: bytes, value: object, timestamp: int) -> object:
         """Do what `update` does without reading the entry before, in a store without a cache whose rows are read by ranges alone. Return
         the value as it is staged."""
-        entry = Entry(None, timestamp)
+        entry, uncommitted = Entry(None, timestamp), self._uncommitted
         size = self._fixed_size
         if size is None:
             value, size = self._sized(entry, value)
         entry.value, entry.uncommitted = value, True
-        self._uncommitted[key] = entry
-        self._uncommitted_bytes += UPDATE_BYTES + len(key) + size
+        others = len(uncommitted)
+        uncommitted[key] = entry
+        if len(uncommitted) > others:
+            self._uncommitted_bytes += UPDATE_BYTES + len(key) + size
         return value
 
     def _sized(self, entry: Entry, value: object) -> tuple[object, int]:

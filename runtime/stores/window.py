@@ -300,9 +300,9 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
         time = int.from_bytes(longer[self._time_at], "big", signed=True)
         if time <= self._time.now - self._retention:
             return False
-        self._time.now = max(time, self._time.now)
         if self._fixed_size is None:
             value, _ = self._sized(entry, value)
+        self._time.now = max(time, self._time.now)
         del self._uncommitted[key]
         self._entries.pop(key, None)
         self._uncommitted[longer] = self._entries[longer] = entry
