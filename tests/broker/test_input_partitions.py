@@ -60,6 +60,7 @@ def unlogged(source: str, output: str) -> Topology:
 def grow(broker: Kafka, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    wait_until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == partitions, 10, "the new partitions")
 
 
 def read(*clients: KafkaStreams) -> list[int]:

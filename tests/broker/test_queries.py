@@ -90,7 +90,7 @@ def test_a_query_never_sees_what_is_not_committed(
                 if number is None or number in seen:
                     continue
                 seen.add(number)
-                committed = sum(broker.committed_offsets(application_id, source).values())
+                committed = sum(broker.committed_offsets(application_id, source, stable=True).values())
                 if cast(int, number) > committed:
                     wrong.append((number, committed))
 

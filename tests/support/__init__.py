@@ -197,9 +197,10 @@ class Kafka:
                 for partition in self._partitions(topic)
             }
 
-    def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Return the committed offsets of a group; partitions without one are omitted."""
-        settings = self.connection.client({"group.id": group, "isolation.level": "read_uncommitted"})
+    def committed_offsets(self, group: str, topic: str, *, stable: bool = False) -> dict[int, int]:
+        """Return the committed offsets of a group; partitions without one are omitted. `stable`: wait for the markers of a transaction
+        that is committed, which the broker writes after it has answered."""
+        settings = self.connection.client({"group.id": group, "isolation.level": "read_committed" if stable else "read_uncommitted"})
         with closing(Consumer(settings)) as consumer:
             asked = [TopicPartition(topic, partition) for partition in self._partitions(topic)]
             return {place.partition: place.offset for place in consumer.committed(asked, timeout=10) if place.offset >= 0}
