@@ -89,11 +89,9 @@ def main(
 
 def _size(given: str) -> tuple[int, int, int]:
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?::(\d+))?", given)
-    parts, partitions, stores = found.groups() if found is not None else ("0", "0", "0")
-    size = int(parts), int(partitions), int(stores or parts)
-    if found is None or size[2] > size[0]:
+    if found is None or int(found[3] or 0) > int(found[1]):
         raise typer.BadParameter(f"{given}: expected is for example 12x50, or 12x50:6", param_hint="--size")
-    return size
+    return int(found[1]), int(found[2]), int(found[3] or found[1])
 
 
 def _measured(servers: str, parts: int, partitions: int, stores: int, records: int) -> Result:

@@ -130,9 +130,10 @@ def _load(servers: str, count: int, kinds: Collection[str], progress: Progress) 
     base = f"bench-input-{uuid.uuid4().hex[:8]}"
     inputs = Inputs(servers, count, base, f"{base}-other", f"{base}-table")
     sources = [(inputs.events, records_of(count), count)]
-    if "stream-join" in kinds:
+    beside = {inputs.beside(kind) for kind in kinds}
+    if inputs.other in beside:
         sources.append((inputs.other, records_of(count, TABLE_SEED), count))
-    if {"join", "foreign-key-join"} & set(kinds):
+    if inputs.table in beside:
         sources.append((inputs.table, profiles(), KEYS))
     loading = progress.add_task("loading the input", total=sum(rows for *_, rows in sources))
     done = 0

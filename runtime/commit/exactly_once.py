@@ -118,10 +118,7 @@ class ExactlyOnce:
         of_last = None if last[1] is None else headers
         for row in rows:
             try:
-                if headers is None or row[1] is None:
-                    produce(topic, row[1], row[0], number, None, None, row[2] or 1)
-                else:
-                    produce(topic, row[1], row[0], number, None, None, row[2] or 1, headers)  # type: ignore[arg-type]  # as above
+                produce(topic, row[1], row[0], number, None, None, row[2] or 1, None if row[1] is None else headers)  # type: ignore[arg-type]  # as above
             except NOT_PRODUCED:
                 self._send(Output(topic, row[0], row[1], row[2], None if row[1] is None else headers, number), None)
         rows.append(last)

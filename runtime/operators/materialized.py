@@ -153,9 +153,9 @@ def _versioned(context: NodeContext, forward: Forward, store: StagedVersionedSto
     return Materialized(cast(KeyBytes, store.key_to_bytes), load, update, value_of, False, emit, store)
 
 
-def entries_of(context: NodeContext, store_name: str, keys: KeysAhead | None = None) -> LookUp | None:
-    """Return the look-up of a store's entries for each record; None for a store without entries (a versioned one)."""
-    store = context.task.store(store_name)
+def entries_of(context: NodeContext, store_name: str | None, keys: KeysAhead | None = None) -> LookUp | None:
+    """Return the look-up of a store's entries for each record; None for no store, and for one without entries (a versioned one)."""
+    store = None if store_name is None else context.task.store(store_name)
     return LookUp(store, keys) if isinstance(store, EntryStore) else None
 
 

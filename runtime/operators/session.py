@@ -113,9 +113,9 @@ class SessionAggregate(WindowedAggregate):
             else:
                 own = pack_session_suffix(end, start)
                 total = aggregator(key, value, total)
+                windowed = Windowed(key, SessionWindow(start, end))
                 if len(merged) == 1 and total is not None and merged[0][0] != own:
                     suffix, *_, entry = merged[0]
-                    windowed = Windowed(key, SessionWindow(start, end))
                     if extend(raw + suffix, raw + own, windowed, entry, total, timestamp, task.headers):
                         known.remove(suffix)
                         insort(known, own)
@@ -126,9 +126,6 @@ class SessionAggregate(WindowedAggregate):
                             remove(key, raw, each, timestamp, known)
                 entry = load(raw + own)
                 absent = entry.value is None
-                if absent and not entry.uncommitted:
-                    entry.added_in = store.commits
-                windowed = cast("Windowed | None", entry.key) or Windowed(key, SessionWindow(start, end))
                 update(raw + own, windowed, entry, total, timestamp, task.headers)
                 if total is None:
                     if not absent:

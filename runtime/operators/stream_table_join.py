@@ -85,8 +85,7 @@ class StreamTableJoin(OperatorSupplier):
         return join_key if self.with_key else join
 
     def look_up(self, context: NodeContext) -> LookUp | None:
-        store = None if self.versioned else context.store_of(self.table)
-        return None if store is None else entries_of(context, store)
+        return entries_of(context, None if self.versioned else context.store_of(self.table))
 
     def _build_as_of(self, context: NodeContext, forward: Forward) -> Forward:
         """Return the join with a versioned table, which uses the row as of the record's timestamp."""

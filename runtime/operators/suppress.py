@@ -102,7 +102,7 @@ class Suppress(OperatorSupplier):
             nonlocal observed
             if timestamp > observed:
                 observed = timestamp
-            time = key[1][1] if by_window_end else timestamp  # type: ignore[index]  # the end of a `Windowed` key's window
+            time = key.window.end if by_window_end else timestamp  # type: ignore[attr-defined]  # `Windowed` keys then
             put(time, key, change[0], change[1], timestamp, Origin(task.topic, task.partition, task.offset, task.headers))
             if buffer.first <= observed - wait or limited:
                 release(send_due)

@@ -78,7 +78,7 @@ class TableSource(OperatorSupplier):
         return True
 
     def look_up(self, context: NodeContext) -> LookUp | None:
-        return None if self.store_name is None else entries_of(context, self.store_name)
+        return entries_of(context, self.store_name)
 
 
 def _unmaterialized_source(context: NodeContext, forward: Forward) -> Forward:

@@ -319,8 +319,7 @@ class SubscriptionRespond(OperatorSupplier):
         return _of_messages(respond)
 
     def look_up(self, context: NodeContext) -> LookUp | None:
-        store = context.store_of(self.other)
-        return None if store is None else entries_of(context, store)
+        return entries_of(context, context.store_of(self.other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,5 +379,4 @@ class ResponseResolve(OperatorSupplier):
         return _of_messages(resolve)
 
     def look_up(self, context: NodeContext) -> LookUp | None:
-        store = context.store_of(self.table)
-        return None if store is None else entries_of(context, store)
+        return entries_of(context, context.store_of(self.table))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _ONE_BYTE = [bytes((2 * number,)) for number in range(64)]
-"""The lengths of most values."""
+"""Numbers of one byte, as the lengths of most values are."""
 
 
 def varint(number: int) -> bytes:

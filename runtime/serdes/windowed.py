@@ -9,7 +9,7 @@ from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.error_details import note_place_in
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.model.type_variables import K
-from penstock.runtime.serdes.keys import pack_timestamp, session_key, split_session_key, split_windowed_key
+from penstock.runtime.serdes.keys import session_key, split_session_key, split_windowed_key, windowed_key
 from penstock.runtime.serdes.serde import CurrentHeaders, Serde, WrappingSerde
 
 _LAST = 2**63 - 1
@@ -31,7 +31,7 @@ def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Window
 
 
 def _write_start(key: bytes, window: Window) -> bytes:
-    return key + pack_timestamp(window[0])
+    return windowed_key(key, window.start)
 
 
 def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:

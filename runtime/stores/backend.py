@@ -23,8 +23,14 @@ keys."""
 BY_KEY = itemgetter(0)
 """Sort key of entries and records. RocksDB finds the place of each key in its memtable from that of the key before (measured over 100,000
 keys, 16,000 a batch: 0.6 us per entry instead of 1.6; the sorting takes 0.3). Records of a key keep their order."""
+_KEY_AND_VALUE = itemgetter(0, 1)
 Offsets = Mapping[TopicPartition, NextOffset]
 Meta = Mapping[str, bytes]
+
+
+def in_key_order(records: Iterable[tuple[bytes, bytes | None, int]]) -> Entries:
+    """Return changelog records as entries, in the order of their keys; each is made when it is written."""
+    return map(_KEY_AND_VALUE, sorted(records, key=BY_KEY))
 
 
 class Backend(Protocol):

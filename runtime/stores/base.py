@@ -134,7 +134,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is in ms,
     -1 without a value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then `forwarded_value` is
     the value last sent downstream, and `update` the number of the last update, in ascending order. `key` is the key as an object, None
-    until it is needed. `added_in`: the commit (`StagedStore.commits`) in which a session was added.
+    until it is needed.
 
     (A struct instead of a class with slots: it is created in C, in a quarter of the time.)
     """
@@ -147,7 +147,6 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     unforwarded: bool = False
     forwarded_value: object = None
     update: int = 0
-    added_in: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
@@ -34,7 +33,7 @@ from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import Serializer
 from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
-from penstock.runtime.stores.backend import BY_KEY, Entries, KeyValueBackend, Meta, Offsets
+from penstock.runtime.stores.backend import KeyValueBackend, Meta, Offsets, in_key_order
 from penstock.runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
 from penstock.runtime.stores.rocks import RocksBackend
 from penstock.runtime.stores.settings import StoreSettings
@@ -46,7 +45,6 @@ _SAME_AS_PRIOR = -2
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _TIMES = Struct(">qq")
-_KEY_AND_VALUE = itemgetter(0, 1)
 _NO_DATA = _INT.pack(_NULL)
 
 
@@ -352,7 +350,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
     # --- commit -------------------------------------------------------------------------------------------------------------
 
     def changelog_records(self) -> Iterator[ChangelogRecord]:
-        self._prepared = self._prepare()
+        self._prepared, self._write = self._prepare(), None
         return iter(self._prepared)
 
     def _prepare(self) -> list[ChangelogRecord]:
@@ -369,7 +367,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def prepare_commit(self) -> None:
         if self._prepared:
-            self._write = self._opened().begin_write(_stored(self._prepared))
+            self._write = self._opened().begin_write(in_key_order(self._prepared))
 
     def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
@@ -380,7 +378,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         if len(prepared) != len(self._changed):
             raise StreamsError(f"store {self.name} was changed after its changelog records were taken: they would not be on the changelog")
         if self._write is None:
-            self._opened().write(_stored(prepared), moved, self._staged_meta)
+            self._opened().write(in_key_order(prepared), moved, self._staged_meta)
         else:
             self._write(moved, self._staged_meta)
         self._changed.clear()
@@ -397,7 +395,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._changed:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._changed)} uncommitted changes")
-        self._opened().write(_stored(records), offsets, self._staged_meta)
+        self._opened().write(in_key_order(records), offsets, self._staged_meta)
         self._reset_staging()
         self._offsets.update(offsets)
 
@@ -407,7 +405,3 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
         raise InvalidStateStoreError(f"store {self.name!r} is the buffer of a suppression: it cannot be queried")
-
-
-def _stored(records: Sequence[ChangelogRecord]) -> Entries:
-    return map(_KEY_AND_VALUE, sorted(records, key=BY_KEY))

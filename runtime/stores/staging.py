@@ -30,14 +30,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from struct import Struct
 
 from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import AggregationWithHeaders, Headers, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.runtime.stores.backed import UPDATE_BYTES, B, BackedStore
-from penstock.runtime.stores.backend import BY_KEY, Entries, Meta, Offsets
+from penstock.runtime.stores.backend import BY_KEY, Entries, Meta, Offsets, in_key_order
 from penstock.runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
 from penstock.runtime.stores.headers import split_stored, stored_rows
 from penstock.runtime.stores.look_ahead import NOT_READ, LookAhead
@@ -58,7 +58,6 @@ _LEAST_AHEAD = 16
 _EVICTED_AT_ONCE = 64
 """An eviction frees this part of the cache's budget."""
 _BY_UPDATE = attrgetter("update")
-_KEY_AND_VALUE = itemgetter(0, 1)
 NUMBERS = count(1)
 """Numbers of updates, of all stores of the process, in their order."""
 _INSORT = 64
@@ -95,8 +94,6 @@ class StagedStore(BackedStore[B], EntryStore):
         self._value_bytes = 0
         self._counted = 0
         self._complete = False
-        self.commits = 0
-        """Number of commits since the store was opened."""
 
     def _loaded_from_backend(self) -> None:
         super()._loaded_from_backend()
@@ -404,9 +401,9 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def _stored(self, records: Sequence[ChangelogRecord]) -> Entries:
         """Return changelog records as the backend stores them, in the order of their keys; each entry is made when it is written."""
-        ordered = sorted(records, key=BY_KEY)
         if not self._timestamped:
-            return map(_KEY_AND_VALUE, ordered)
+            return in_key_order(records)
+        ordered = sorted(records, key=BY_KEY)
         if self.keeps_headers:
             return stored_rows(ordered)
         pack = _TIMESTAMP.pack
@@ -423,7 +420,6 @@ class StagedStore(BackedStore[B], EntryStore):
     def _committed(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         for entry in self._uncommitted.values():
             entry.uncommitted = False
-        self.commits += 1
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self._sorted = []

@@ -278,6 +278,20 @@ class SessionReads(SegmentedReads):
 class StagedSessionStore(StagedSegmentedStore, SessionReads):
     """The engine's session store."""
 
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        self._added: set[bytes] = set()
+        """Sessions that went into the cache since the last commit and are not stored."""
+
+    def _forget_staged_times(self) -> None:
+        super()._forget_staged_times()
+        self._added.clear()
+
+    def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        if entry.value is None and not entry.uncommitted and self._listener is not None:
+            self._added.add(key)
+        StagedSegmentedStore.update(self, key, key_object, entry, value, timestamp, headers)  # as there, without `super()`
+
     def put(self, session_key: Windowed, aggregate: object) -> None:
         """Set the value of a session; None removes it. Dropped and counted when the session is expired."""
         key, window = session_key
@@ -293,9 +307,8 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
     ) -> bool:
         """Replace a session by a longer one, without a tombstone, if it was added since the last commit and never left the cache: then it
         is neither stored nor known to anybody (Kafka Streams' `CachingSessionStore` does not write it either). Return False, and do
-        nothing, if it must be deleted.
-        """
-        if entry.added_in != self.commits or not entry.unforwarded or entry.forwarded_value is not None:
+        nothing, if it must be deleted."""
+        if key not in self._added or not entry.unforwarded or entry.forwarded_value is not None:
             return False
         time = int.from_bytes(longer[self._time_at], "big", signed=True)
         if time <= self._time.now - self._retention:
@@ -303,6 +316,8 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
         if self._fixed_size is None:
             value, _ = self._sized(entry, value)
         self._time.now = max(time, self._time.now)
+        self._added.remove(key)
+        self._added.add(longer)
         del self._uncommitted[key]
         self._entries.pop(key, None)
         self._uncommitted[longer] = self._entries[longer] = entry

@@ -177,7 +177,6 @@ def test_a_session_that_was_rolled_back_and_then_extended_is_not_restored(tmp_pa
     writer.rolled_back()
     store.set_flush_listener(lambda *change: None)
     entry = store.entry(short)
-    entry.added_in = store.commits
     store.update(short, None, entry, 1, 10, None)
     assert store.extend(short, long, Windowed("a", SessionWindow(1, 9)), entry, 2, 11, None)
     store.flush_cache()

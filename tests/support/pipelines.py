@@ -48,18 +48,20 @@ class Outputs:
 
 
 class Compiled:
-    """First sub-topology as task 0_3, with open stores. `run` takes (key, value, timestamp[, headers]), the first at offset 100."""
+    """A sub-topology as the task of partition 3, with open stores; the first one, unless `part` says otherwise. `run` takes (key, value,
+    timestamp[, headers]), the first at offset 100."""
 
-    def __init__(self, topology: Topology, folder: Path, *, cache_bytes: int = 1 << 20, global_stores: GlobalStores | None = None) -> None:
+    def __init__(
+        self, topology: Topology, folder: Path, *, cache_bytes: int = 1 << 20, global_stores: GlobalStores | None = None, part: int = 0
+    ) -> None:
         config = StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:9092"})
-        part = topology.resolved(config).sub_topologies()[0]
+        self.part = topology.resolved(config).sub_topologies()[part]
         self.outputs = Outputs()
         self.stores: dict[str, EngineStore] = {}
-        self.part = part
         self.clock = ManualClock(1_000_000)
         self.metrics = Metrics()
         self.context = TaskContext(
-            task_id=TaskId(part.id, 3),
+            task_id=TaskId(self.part.id, 3),
             application_id="app",
             config=config,
             clock=self.clock,
@@ -69,7 +71,7 @@ class Compiled:
             global_stores=global_stores,
         )
         memory = StoreMemory(cache_bytes)
-        for builder in part.stores:
+        for builder in self.part.stores:
             store = build_store(builder)
             store.open(folder, StoreContext("app", folder, self.context.task_id, None, memory, lambda: self.context.timestamp))
             self.stores[builder.name] = store

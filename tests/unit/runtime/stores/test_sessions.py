@@ -42,8 +42,6 @@ def added(store: StagedSessionStore, end: int, value: int) -> Entry:
     """Add the session from 0 to `end` of the key a, as the operator does."""
     key = session_key(b"a", 0, end)
     entry = store.entry(key)
-    if entry.value is None and not entry.uncommitted:
-        entry.added_in = store.commits
     store.update(key, Windowed("a", SessionWindow(0, end)), entry, value, end, None)
     return entry
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import serdes
+from penstock import Consumed, Materialized, Produced, StreamsBuilder, serdes
 from penstock.runtime.model.errors import InvalidStateStoreError, ProcessingError, ProductionError, TransactionAbortedError
 from penstock.runtime.operators.aggregate import StreamCount
 from penstock.runtime.operators.stateless import Filter, MapValues, Peek
@@ -227,3 +227,22 @@ def test_the_kind_of_what_runs_alone_is_known_while_it_runs(tmp_path: Path) -> N
     compiled.context.held[lambda: seen.append(compiled.context.ran_alone)] = None
     compiled.pipeline.punctuate(0)
     assert seen == ["a result that was held back"]
+
+
+def test_both_sides_of_a_foreign_key_join_read_their_tables_ahead(tmp_path: Path) -> None:
+    """The rows that subscriptions and responses ask for are known from their keys."""
+    builder = StreamsBuilder()
+    left = builder.table("left", Consumed(S, value=S), Materialized("lefts"))
+    right = builder.table("right", Consumed(S, value=S), Materialized("rights"))
+    left.join(right, lambda value: value[:1], lambda one, other: one + other).to_stream().to("out", Produced(S, value=S))
+    found: dict[str, set[str]] = {}
+    for part in range(2):
+        compiled = Compiled(builder.build(), tmp_path / str(part), part=part)
+        for topic, look_ups in compiled.pipeline._look_ups.items():
+            found[topic.partition("-0")[0]] = {each.store.name for each in look_ups.of_stores}
+    assert found == {
+        "left": {"lefts"},
+        "right": {"rights"},
+        "app-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION": {"rights"},
+        "app-KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE": {"lefts"},
+    }
