@@ -268,6 +268,11 @@ class ActiveTask:
         """Records that a turn should process for operators that defer records to be efficient; 0 if there are none."""
         return 0 if self._pipeline is None else self._pipeline.turn
 
+    @property
+    def buffered(self) -> int:
+        """Number of records read and not yet processed; 0 while it does not process."""
+        return self.queues.buffered if self.queues is not None and self.state is TaskState.RUNNING else 0
+
     def enqueue(self, partition: TopicPartition, messages: Sequence[RawMessage]) -> None:
         """Enqueue records of an input partition, in order."""
         if self.queues is None:

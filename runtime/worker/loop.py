@@ -1,7 +1,7 @@
 """The worker's loop (Kafka Streams' `StreamThread`): one thread that reads, processes, commits, restores, and listens.
 
 A turn of the loop does a bounded amount of each, so that nothing starves: commands and grants, a round of the global task, a round of the
-restore, one poll, one run of records per task, punctuation, and a commit if one is due.
+restore, one poll, runs of records of the tasks, punctuation, and a commit if one is due.
 
 A turn may fail with one of four errors, each with its own recovery (rules.md, 10):
 
@@ -72,6 +72,8 @@ FAILURE_MEMORY_MS = 60_000
 TURN_MS = 40
 """Target duration of a turn's processing; it determines the number of records per turn."""
 FEWEST, MOST = 10, 20_000
+LOOK_MS = 0.02
+"""About what a turn takes for each task that has nothing to do: for punctuators, caches, queues, what others see of it."""
 READ_SECONDS = 10.0
 """Deadline of a read of uncommitted data: a turn of the loop, with a commit and its wait for the broker."""
 
@@ -408,29 +410,39 @@ class Worker:
         busy = building or restoring or global_moved or tasks.opening
         if reader.assigned and not tasks.halted:
             tasks.enqueue(reader.poll(0.0 if busy or not idle else committer.wait_seconds(now_ms, longest)))
-            tasks.balance(self._most_buffered)
         elif not busy:
             self._wait(longest)
-        self._process(tasks, committer.pace)
-        assembly.incarnations.current.transport.poll()
+        self._process(assembly)
+        tasks.balance(self._most_buffered)
         committer.punctuate(clock.wall_ms())
         committer.commit_if_due(clock.monotonic_ms())
         assembly.jobs.run(clock.monotonic_ms())
         self._publish(assembly.publisher.current_state())
 
-    def _process(self, tasks: TaskManager, pace: Pace) -> None:
-        """Process one run of records per task, of a size that takes about `TURN_MS`, and together about as many as fit the transaction."""
+    def _process(self, assembly: Assembly) -> None:
+        """Process records, and read and process more for about as long as the rest of a turn takes for so many tasks."""
+        tasks, pace, transport = assembly.tasks, assembly.committer.pace, assembly.incarnations.current.transport
+        end_ms = self._clock.monotonic_ms() + len(tasks) * LOOK_MS
+        while True:
+            done = self._process_some(tasks, pace)
+            transport.poll()
+            if not done or self._clock.monotonic_ms() >= end_ms:
+                return
+            tasks.enqueue(assembly.reader.poll(0.0))
+
+    def _process_some(self, tasks: TaskManager, pace: Pace) -> int:
+        """Process records for about `TURN_MS`, at most about as many as fit the transaction. Return their number."""
         before = self._clock.monotonic_ms()
         if pace.room <= 0:
-            return
-        most = max(1, min(self._limit, int(min(pace.room, MOST)) // max(1, len(tasks))))
-        done = tasks.process(most, before)
+            return 0
+        done = tasks.process(int(min(self._limit, pace.room)), before)
         pace.processed(done)
         took = self._clock.monotonic_ms() - before
         if took > TURN_MS:
             self._limit = max(FEWEST, self._limit * TURN_MS // took)
         elif done >= self._limit:
             self._limit = min(MOST, self._limit * 2)
+        return done
 
     def _serve_inbox(self) -> None:
         while True:

@@ -31,6 +31,9 @@ from penstock.runtime.worker.task_factory import TaskFactory
 
 logger = logging.getLogger(__name__)
 
+SHORTEST_RUN = 250
+"""Records that a task with as many processes at least, when its turn comes, unless those of a whole turn are fewer."""
+
 
 class TaskManager:
     """All active tasks of one worker."""
@@ -65,7 +68,8 @@ class TaskManager:
         self._gaps = metrics.latency("hand-over-gap", THREAD)
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[TopicPartition, ActiveTask] = {}
-        self._turn: list[TaskId] = []
+        self._waiting: dict[TaskId, ActiveTask] = {}
+        """Tasks with records that are not processed yet, in the order of their turns."""
         self._restored: set[TaskId] = set()
         """Tasks whose stores are complete and that do not process yet."""
         self._lost: dict[TopicPartition, tuple[int | None, str]] = {}
@@ -116,7 +120,7 @@ class TaskManager:
     @property
     def buffered(self) -> int:
         """Number of records read and not yet processed, of tasks that may process."""
-        return sum(task.queues.buffered for task in self._tasks.values() if task.queues is not None and task.state is TaskState.RUNNING)
+        return sum(task.buffered for task in self._waiting.values())
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -156,7 +160,6 @@ class TaskManager:
         for task_id in sorted(ids):
             if task_id not in self._tasks:
                 self._tasks[task_id] = self._task_factory.task(task_id)
-                self._turn = []
                 self.changed = True
         for follower in promoted:
             self._tasks[follower.id].take_over(follower)
@@ -275,6 +278,7 @@ class TaskManager:
             task = self._by_partition.get(partition)
             if task is not None:
                 task.enqueue(partition, messages)  # type: ignore[arg-type]  # confluent-kafka's stubs leave more open than a read message does
+                self._waiting.setdefault(task.id, task)
         for partition, offset in polled.ends:
             task = self._by_partition.get(partition)
             if task is not None and task.queues is not None:
@@ -318,33 +322,30 @@ class TaskManager:
                 queue.at_end = True
 
     def process(self, limit: int, now_ms: int) -> int:
-        """Let each task process at most `limit` records, a different one first each time. Return the total.
+        """Process about `limit` records of the tasks that have any, in turn. Return their number.
 
-        If an operator computes results for many records at once, the limit of every task is at least that number, so that the tasks behind
-        it keep up. After such a turn of more than `DEFERRING_TURN_MS`, return early: a commit may be due. The other tasks come first in the
-        next turn."""
+        The tasks have equal shares of at least `SHORTEST_RUN`: of hundreds of tasks, some process that many now and the others when this is
+        called again, so that what a task costs per call and per commit is spread over more records. If an operator computes results for
+        many records at once, every share is at least that number, so that the tasks behind it keep up. After more than `DEFERRING_TURN_MS`
+        of such a task, return early: a commit may be due."""
         if self.halted:
             return 0
-        order, search = self._turn or self._reorder(), self._task_factory.incidents.search
+        search = self._task_factory.incidents.search
+        self._waiting = {task_id: task for task_id, task in self._waiting.items() if task.buffered}
+        ready = [task for task in self._waiting.values() if self._may_process(task.id)]
+        share = max((limit // max(len(ready), 1), min(limit, SHORTEST_RUN), *(task.turn for task in ready)))
         done = 0
-        limit = max(limit, max((task.turn for task in self._tasks.values()), default=0))
-        for count, task_id in enumerate(order, 1):
-            task = self._tasks.get(task_id)
-            if task is not None and task.state is TaskState.RUNNING and self._may_process(task_id):
-                processed = task.process(limit if search.limit is None else search.remaining(limit), now_ms)
-                if processed:
-                    search.count_records(processed)
-                    done += processed
-                if task.turn and task.plan.clock.monotonic_ms() - now_ms > DEFERRING_TURN_MS:
-                    order[:] = order[count:] + order[:count]
-                    return done
-        if order:
-            order.append(order.pop(0))
+        for task in ready:
+            most = search.remaining(share)
+            if most <= 0 or done >= limit:
+                break
+            processed = task.process(most, now_ms)
+            search.count_records(processed)
+            done += processed
+            self._waiting[task.id] = self._waiting.pop(task.id)  # behind the others
+            if task.turn and task.plan.clock.monotonic_ms() - now_ms > DEFERRING_TURN_MS:
+                break
         return done
-
-    def _reorder(self) -> list[TaskId]:
-        self._turn = sorted(self._tasks)
-        return self._turn
 
     def _may_process(self, task: TaskId) -> bool:
         return self._global is None or self._global.may_process(task)
@@ -536,6 +537,7 @@ class TaskManager:
             task = self._tasks.pop(task_id, None)
             if task is None:
                 continue
+            self._waiting.pop(task_id, None)
             self._waits.done(task_id)
             self._first_state.forget(task_id)
             self._restorer.remove(task_id)
@@ -552,7 +554,6 @@ class TaskManager:
                 if clean:
                     failed.append(error)
                 logger.exception("task %s could not be closed", task_id, extra={"task": task_id})
-        self._turn = []
         self.changed = True
         if failed:
             raise failed[0]
