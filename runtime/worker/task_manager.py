@@ -336,7 +336,7 @@ class TaskManager:
         share = max((limit // max(len(ready), 1), min(limit, SHORTEST_RUN), *(task.turn for task in ready)))
         done = 0
         for task in ready:
-            most = search.remaining(share)
+            most = share if search.limit is None else search.remaining(share)
             if most <= 0 or done >= limit:
                 break
             processed = task.process(most, now_ms)
