@@ -6,6 +6,7 @@ BIN := .venv/bin
 ENV := .venv/.built
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
+EXAMPLES ?= penstock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -19,6 +20,7 @@ dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafk
 docs: $(ENV) ## the documentation as a site, build/site/index.html; a dead link is an error
 	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/site
 
+test: export EXAMPLES := thorough
 test: check docs pythons slow ## all tests: `check`, the links of the docs, on the other Pythons too, then those on a real broker, Dagster, Spark, a browser, with kill -9
 
 check: $(ENV) ## style, types, import direction and the quick tests; about 2 minutes on two cores
@@ -33,7 +35,7 @@ types: $(ENV)
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 quick: $(ENV)
-	$(PYTEST) -n 2 tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
+	$(PYTEST) -n 3 --hypothesis-profile=$(EXAMPLES) tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
 
 pythons: $(ENV) ## the quick tests on the other Pythons that are claimed and here; says which are not
 	$(BIN)/python scripts/quick-tests-on-every-python $(ARGS)

@@ -15,7 +15,7 @@ from xdist.remote import Producer
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
-from tests.support import ROOT, Kafka, unique
+from tests.support import ALL_EXAMPLES, ROOT, Kafka, unique
 from tests.support.brokers import LastingBroker, QuickBroker
 from tests.support.lanes import Lanes
 
@@ -26,7 +26,9 @@ os.environ["COLUMNS"] = "200"  # commands wrap their output to the width of whoe
 for name in ("FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
 
-hypothesis.settings.register_profile("penstock", deadline=None)  # the time of an example measures how busy the machine is
+# `make test` chooses `thorough`. No deadlines: the time of an example measures how busy the machine is.
+hypothesis.settings.register_profile("penstock", deadline=None, max_examples=ALL_EXAMPLES // 4)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=ALL_EXAMPLES)
 hypothesis.settings.load_profile("penstock")
 
 

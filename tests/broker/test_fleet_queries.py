@@ -73,9 +73,10 @@ class Fleet:
         return streams
 
     def running(self, *names: str) -> list[KafkaStreams]:
-        """Start instances, and wait until each has a share of the tasks."""
+        """Start instances, and wait until the tasks are shared equally: until then some may be on their way, without an owner."""
         made = [self.start(name) for name in names]
-        wait_until(lambda: all(map(active, made)) and sum(map(active, made)) == PARTITIONS, 60, "a share for each")
+        share = PARTITIONS // len(made)
+        wait_until(lambda: [active(each) for each in made] == [share] * len(made), 60, "an equal share for each")
         return made
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from penstock.runtime.topology.topology import Topology
 from penstock.testing import TopologyTestDriver
 from tests.cases.case import Case, each, each_restarted, rows, stream
 from tests.cases.restarting import State, restart
+from tests.support import examples
 
 WITHIN = 10
 CONFIG = StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:9092"})
@@ -123,7 +124,11 @@ def test_a_model_that_forgets_nothing_lets_the_same_records_pass(persistent: boo
     how = Materialized("seen", store_type="rocksDB" if persistent else "in_memory")
 
     @settings(
-        max_examples=15 if persistent else 60, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(15 if persistent else 60),
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )
     @given(STEPS)
     def check(steps: list[tuple[str, int] | State]) -> None:

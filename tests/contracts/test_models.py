@@ -28,6 +28,7 @@ from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
 from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 from tests.contracts.models import Cell, ExpiringModel, KeyValueModel, TimesModel, VersionsModel, session_row, window_row
+from tests.support import examples
 from tests.support.stores import CHANGELOG, INPUT
 
 KEYS = st.sampled_from(["a", "a\0", "a\0\0", "ab", "b", "c\x7f", "d"])
@@ -480,7 +481,7 @@ def test_a_store_equals_its_model(
     run_state_machine_as_test(
         kind,
         settings=settings(
-            max_examples=8 if persistent else 15,  # a store in RocksDB is opened in every example
+            max_examples=examples(8 if persistent else 15),  # a store in RocksDB is opened in every example
             stateful_step_count=25,
             derandomize=True,
             deadline=None,

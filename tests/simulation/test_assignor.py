@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.runtime.coordination.assignor import Candidate, assign
 from penstock.runtime.model.ids import TaskId
+from tests.support import examples
 
 TASKS = st.frozensets(st.builds(TaskId, st.integers(0, 3), st.integers(0, 11)), max_size=30)
 
@@ -190,7 +191,7 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFleet.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_a_copy_that_lags_acceptably_is_as_good_as_the_newest() -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from penstock.runtime.coordination.assignor import Candidate, assign
 from penstock.runtime.coordination.copies import CopyRules, Placement, place
 from penstock.runtime.model.ids import TaskId
+from tests.support import examples
 
 TASKS = [TaskId(0, number) for number in range(4)]
 LARGE = 1_000_000
@@ -260,4 +261,4 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestFleet.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)

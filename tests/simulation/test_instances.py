@@ -13,6 +13,7 @@ from penstock.runtime.coordination.assignor import Candidate, assign
 from penstock.runtime.coordination.copies import CopyRules, Placement, place
 from penstock.runtime.coordination.racks import RackRules, RackStrategy, less_traffic
 from penstock.runtime.model.ids import TaskId
+from tests.support import examples
 
 STATEFUL = frozenset(TaskId(0, number) for number in range(8))
 STATELESS = frozenset(TaskId(1, number) for number in range(5))
@@ -366,4 +367,4 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestFleet.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)

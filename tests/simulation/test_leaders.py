@@ -28,6 +28,7 @@ from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
+from tests.support import examples
 
 TASKS = frozenset(TaskId(0, number) for number in range(5))
 LAYOUT = TopicLayout({}, TASKS, frozenset({TaskId(0, 0), TaskId(0, 1)}), frozenset(), TopicPartition("guard", 0))
@@ -591,4 +592,4 @@ class Leaders(RuleBasedStateMachine):
 
 
 TestLeaders = Leaders.TestCase
-TestLeaders.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLeaders.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

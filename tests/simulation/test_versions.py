@@ -24,6 +24,7 @@ from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.topology.shape import Part, StoreShape, TopologyShape, tasks_of
+from tests.support import examples
 
 COUNTS = StoreShape("counts", "key_value", 0, "app-counts-changelog")
 SUMS = StoreShape("sums", "key_value", 0, "app-sums-changelog")
@@ -132,7 +133,7 @@ class World:
         return {identity: member.active for identity, (member, _) in self.members.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example([("J", 0), ("l", 0), ("c", 1), ("d", 1)], 0)  # the only member of the new version dies, with a sub-topology that the old one lacks
 @given(st.lists(st.tuples(st.sampled_from("jJjllcdd"), st.integers(0, 9)), max_size=40), st.integers(0, 1))
 def test_whatever_comes_each_member_runs_what_its_version_can_run_and_no_store_is_left_behind(

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+import hypothesis
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -29,6 +30,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PATIENCE = float(os.environ.get("PENSTOCK_TEST_PATIENCE", "3"))
 """Factor on all timeouts, compared with an idle machine: tests run side by side."""
+
+
+ALL_EXAMPLES = 100
+"""Examples of a property test without a number of its own, in the profile `thorough`."""
+
+
+def examples(number: int) -> int:
+    """Return how many of this number of examples a property test tries: all in the profile `thorough`, else a quarter and at least five."""
+    return max(min(number, 5), number * hypothesis.settings().max_examples // ALL_EXAMPLES)
 
 
 def unique(prefix: str) -> str:

@@ -35,6 +35,7 @@ from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.rocks_files import read_files
 from penstock.runtime.stores.versioned import StagedVersionedStore
 from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
+from tests.support import examples
 from tests.support.seeded import HOUR_MS, TOPIC, Order, Total
 
 FIRST_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
@@ -293,7 +294,7 @@ ONE_OF_MANY: list[tuple[Serde, st.SearchStrategy[object]]] = [
 
 
 @pytest.mark.parametrize(("serde", "values"), ONE_OF_MANY, ids=lambda each: getattr(each, "name", ""))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_a_table_is_seeded_as_its_values_were_or_refused(serde: Serde, values: st.SearchStrategy[object], data: st.DataObject) -> None:
     """A table shows `5` for a number and for a string."""

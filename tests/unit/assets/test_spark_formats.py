@@ -29,6 +29,7 @@ from penstock.runtime.serdes.internal import JoinKey, JoinKeySerde
 from penstock.runtime.serdes.serde import RegistrySchema, Serde
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.rows import StoreRows
+from tests.support import examples
 
 
 def column(form: Format, values: Sequence[bytes | None]) -> list[object]:
@@ -53,7 +54,7 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_values_come_out_as_they_went_in(data: st.DataObject) -> None:
     cases: list[tuple[Serde[Any], st.SearchStrategy[Any], Callable[[Any], object]]] = [
@@ -297,7 +298,7 @@ SERDES: list[Serde[Any]] = [
 
 
 @pytest.mark.parametrize("serde", SERDES, ids=lambda serde: serde.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(values=st.lists(HOSTILE, min_size=1, max_size=8))
 @example(values=[text.encode() for text in SCALARS])
 @example(values=[f"{{{name}:1}}".encode() for name in NAMES])
@@ -409,7 +410,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(JSON, min_size=1))
 def test_whatever_was_written_fits_what_was_inferred_of_it(values: list[object]) -> None:
     data = pa.array([msgspec.json.encode(value) for value in values], pa.binary())
@@ -501,7 +502,7 @@ def in_order(*names: str) -> str:
     return f'{{"type":"record","name":"Way","fields":[{fields}]}}'
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.permutations(["origin", "via", "to"]), st.permutations(["origin", "via", "to"]), st.tuples(TEXT, TEXT, TEXT))
 def test_avro_of_another_version_is_resolved_by_the_id_in_the_bytes(one: list[str], other: list[str], texts: tuple[str, ...]) -> None:
     registry, way = f"mock://{uuid.uuid4()}", dict(zip(one, texts, strict=True))

@@ -28,6 +28,7 @@ from penstock.runtime.stores.rocks_files import Families, Opened
 from penstock.runtime.stores.rows import read_store
 from penstock.runtime.stores.settings import StoreSettings
 from penstock.serdes import Serde
+from tests.support import examples
 from tests.support.state_snapshots import APPLICATION, AT_MS, MakeTasks, Tasks, counts, made_in, rows_of
 
 MINUTE = 60_000
@@ -163,7 +164,7 @@ def test_versions_with_the_times_in_which_they_held(tasks: MakeTasks, supplier: 
         assert isinstance(found, VersionedRecord) and found.value == number
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     puts=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9) | st.none(), st.integers(0, 60)), max_size=25),
     commits=st.integers(1, 8),
@@ -259,7 +260,7 @@ def test_large_values_come_in_small_batches(tasks: MakeTasks) -> None:
 # --- ranges of keys -----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_range_of_keys_is_inclusive_and_in_the_order_of_the_keys(tasks: MakeTasks, data: st.DataObject) -> None:
     small = st.integers(-5, 5)

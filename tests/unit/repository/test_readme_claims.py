@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 import typer
 import yaml
@@ -21,7 +22,7 @@ from benchmarks import run
 from examples.flight_board.data import FLIGHTS_IN_ALL
 from penstock.orchestration.cli import app
 from penstock.orchestration.embedded.jars import read_lock
-from tests.support import ROOT, script_as_module
+from tests.support import ALL_EXAMPLES, ROOT, script_as_module
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
@@ -277,6 +278,14 @@ def test_the_messages_of_the_table_of_troubles_are_said() -> None:
         for part in message.split("…"):
             assert part.strip().removeprefix("Port").removesuffix("process").strip() in sources, message
     assert "--kafka-port" in CliRunner().invoke(app, ["dev", "--help"], env=PLAIN).output
+
+
+def test_make_test_tries_all_examples_of_property_tests_and_make_check_a_quarter() -> None:
+    alone = {name: value for name, value in os.environ.items() if name != "EXAMPLES"}  # `make test` runs this test, too
+    for target, profile, examples in (("test", "thorough", ALL_EXAMPLES), ("check", "penstock", ALL_EXAMPLES // 4)):
+        made = subprocess.run(["make", "-n", target], cwd=ROOT, env=alone, capture_output=True, text=True, timeout=60, check=True)
+        assert f"--hypothesis-profile={profile} tests/unit" in made.stdout
+        assert hypothesis.settings.get_profile(profile).max_examples == examples
 
 
 def test_make_clean_deletes_what_is_kept_and_leaves_the_environment(tmp_path: Path) -> None:

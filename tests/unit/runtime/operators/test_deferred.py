@@ -48,7 +48,7 @@ from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.operators.map_async import event_loop
 from penstock.runtime.testing.log import LogRecord
 from penstock.testing import TopologyTestDriver
-from tests.support import ROOT
+from tests.support import ROOT, examples
 
 S = serdes.STRING
 STRINGS, OUT = Consumed(S, value=S), Produced(S, value=S)
@@ -255,7 +255,7 @@ def rows(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[Row]]:
 
 VALUES = st.sampled_from(["", "a", "bb", "ccc"])
 BAD = st.sampled_from(["", "a", "bb", "ccc", "bad-f", "bad-g"])
-OFTEN = settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+OFTEN = settings(deadline=None, max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("shape", TOPOLOGIES)

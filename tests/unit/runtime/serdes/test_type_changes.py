@@ -20,6 +20,7 @@ from penstock import serdes
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.serdes.serde_format import SerdeFormat, format_changes, format_removals, versions_changes, with_version
 from penstock.runtime.serdes.type_schemas import json_schema_of
+from tests.support import examples
 
 
 class Color(enum.Enum):
@@ -374,7 +375,7 @@ def wider(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
 TYPES = st.recursive(st.sampled_from(LEAVES), wider, max_leaves=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TYPES, TYPES, st.data())
 def test_every_accepted_change_can_be_read(written: Typed, read: Typed, data: st.DataObject) -> None:
     old, new = serdes.json(written[0]), serdes.json(read[0])  # type: ignore[arg-type]

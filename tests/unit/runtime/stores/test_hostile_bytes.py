@@ -34,6 +34,7 @@ from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.buffer import BufferValue, Origin
 from penstock.runtime.stores.rows import StoreRows, changelog_rows, entry_rows
+from tests.support import examples
 
 FRAGMENTS = [
     b"", b"{", b"}", b"[", b"]", b",", b":", b"null", b"1", b"-", b"1.0", b"2.5", b"1e999", b"NaN", b"Infinity", b"-0", b"01", b'"',
@@ -232,7 +233,7 @@ def in_range(serde: Serde[Any]) -> Callable[[bytes], bool]:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_a_value_fits_exactly_if_the_serde_reads_it(name: str, data: st.DataObject) -> None:
     serde, good = PLAIN[name]
@@ -271,7 +272,7 @@ def fits_64_bits(row: bytes) -> bool:
 
 
 @pytest.mark.parametrize("kind", JSON_KINDS, ids=str)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_a_value_fits_a_json_type_exactly_if_the_program_reads_it(kind: type[object], data: st.DataObject) -> None:
     serde = serdes.json(kind)
@@ -327,7 +328,7 @@ def test_two_broken_rows_never_make_two_good_ones() -> None:
     assert schema is not None and shape_of(schema)[0].spark.simpleString() == "struct<m:bigint>"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(hostile(GOOD_JSON), min_size=1, max_size=8))
 @example([b'"\xff"', b"[" * 5_000, b'{"a":1e999}', b'{"\xed\xa0\x80":1}'])
 def test_json_without_a_type_fits_if_it_is_json(rows: list[bytes]) -> None:
@@ -380,7 +381,7 @@ def own_message() -> type[Message]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_avro_fits_exactly_if_the_serde_reads_it(data: st.DataObject) -> None:
     serde: Serde[Any] = serdes.avro("mock://hostile", AVRO)
@@ -485,7 +486,7 @@ def unknown(rows: Sequence[bytes]) -> list[bytes]:
     return [row[:1] + b"\x00\x00\x01\x00" + row[5:] for row in rows]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_json_fits_a_registry_schema_exactly_if_the_serde_reads_it(data: st.DataObject) -> None:
     serde: Serde[Any] = serdes.json_schema("mock://hostile", SCHEMA)
@@ -546,7 +547,7 @@ OF_KINDS: list[tuple[str | None, type[object] | None, list[bytes], list[object]]
 
 
 @pytest.mark.parametrize(("schema", "kind", "texts", "wanted"), OF_KINDS, ids=lambda each: str(each)[:40])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
 def test_json_of_a_registry_fits_its_schema_and_its_type_exactly_if_the_serde_reads_it(
     schema: str | None, kind: type[object] | None, texts: list[bytes], wanted: list[object], data: st.DataObject
@@ -576,7 +577,7 @@ def has_no_large_number(row: bytes) -> bool:
     return small(json.loads(row[5:]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_protobuf_fits_exactly_if_the_serde_reads_it(data: st.DataObject) -> None:
     kind = own_message()
@@ -617,7 +618,7 @@ def test_protobuf_with_imports_is_read_with_the_imported_files() -> None:
 # --- entries of stores --------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=24), st.binary(max_size=12)), max_size=8), st.sampled_from(["window", "session", "versioned"]))
 def test_entries_that_are_too_short_are_separated_and_shift_no_other(
     entries: list[tuple[bytes, bytes]], kind: Literal["window", "session", "versioned"]
@@ -641,7 +642,7 @@ def test_entries_that_are_too_short_are_separated_and_shift_no_other(
     assert starts.to_pylist() == [struct.unpack(">q", key[at : at + 8 or None])[0] for key, _ in whole]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_a_buffered_change_is_complete_or_separated(data: st.DataObject) -> None:
     good = BufferValue(b"p", b"o", b"new", 5, Origin("topic", 1, 2, [("h", b"v")]), 7).to_bytes()
@@ -655,7 +656,7 @@ def test_a_buffered_change_is_complete_or_separated(data: st.DataObject) -> None
         assert len(BufferValue.from_bytes(row).to_bytes()) == len(row), row
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_serdes_of_joins_and_changes_read_no_further_than_the_bytes(data: st.DataObject) -> None:
     cases: list[tuple[Serde[Any], object]] = [
