@@ -33,6 +33,7 @@ from penstock.runtime.coordination.records import (
 from penstock.runtime.coordination.resets import unfinished
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.connection import Connection
+from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
 from penstock.runtime.model.states import State, TaskKind, TaskState
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 FREQUENT = (EventKind.CHECKPOINT, EventKind.RESTORE_PROGRESS)
 """Events that a list of the last ones leaves out: tasks publish them periodically, and their content is shown elsewhere."""
 _SECONDS = 10.0
+_SILENCE_SECONDS = 3.0
+"""After this time without an answer, the log says so."""
 _STEP = 200
 _WRITTEN = "written"
 """Name of a member's counter beside its tasks'."""
@@ -273,7 +276,7 @@ class Observer:
         return replace(picture, flows={each.identity: log.flows(each, each.heartbeat_ms) for each in picture.members.values()})
 
     def events(self, limit: int, kind: str | None = None, task: str | None = None, *, without: Collection[EventKind] = ()) -> list[Event]:
-        """Return the newest events of this kind and task, or of all kinds but those, at most `limit`, oldest first. Raises as `look`."""
+        """Return the newest events of this kind and task, or of all kinds but those, at most `limit`, oldest first. Raises as `observe`."""
         topic = events_topic(self.application)
         with self._reading(topic) as (consumer, _):
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_SECONDS)
@@ -290,7 +293,7 @@ class Observer:
 
     def conditions(self, now_ms: int) -> list[Condition]:
         """Return the current problems: paused tasks, wanted instances that are silent, recoveries in progress; and events of the last day
-        whose resolution is not visible on Kafka. Raises as `look`."""
+        whose resolution is not visible on Kafka. Raises as `observe`."""
         picture = self.observe()
         events = self.events(10_000)
         found = [*_paused(picture, events), *_silent(picture, now_ms), *_recoveries(events)]
@@ -301,14 +304,27 @@ class Observer:
         """Yield a consumer for a topic that exists, and the number of partitions of every topic. Raises BrokerUnavailableError,
         StreamsError."""
         try:
-            admin = AdminClient(self._connection.client({"log_level": 2}))
-            topics = admin.list_topics(timeout=_SECONDS).topics
-            if topic not in topics:
+            partitions = self._partition_counts()
+            if topic not in partitions:
                 raise StreamsError(f"{topic} does not exist on {self._connection}: has {self.application} ever been started there?")
             with reader(self._connection) as consumer:
-                yield consumer, {name: len(found.partitions) for name, found in topics.items()}
+                yield consumer, partitions
         except KafkaException as error:
             raise unreadable(self.application, self._connection, error, topic) from error
+
+    def _partition_counts(self) -> Mapping[str, int]:
+        """Return the number of partitions of every topic. Raises KafkaException if no broker answers."""
+        admin = AdminClient(self._connection.client({"log_level": 2}))
+        more = _SECONDS - _SILENCE_SECONDS
+        try:
+            found = admin.list_topics(timeout=_SILENCE_SECONDS)
+        except KafkaException as error:
+            if Meaning.NO_ANSWER not in meaning(error):
+                raise
+            silent = "%s: no broker at %s has answered for %g s; waiting for up to %g s more"
+            logger.warning(silent, self.application, self._connection, _SILENCE_SECONDS, more)
+            found = admin.list_topics(timeout=more)
+        return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
 
 def decode_event(value: object) -> Event | None:

@@ -25,6 +25,7 @@ from penstock.orchestration.database.models import Instance
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.instances.operations import Operations, Started
+from penstock.orchestration.kafka import observer
 from penstock.orchestration.kafka.observer import Condition, CoordinationLog, Observer, Picture, UnreadPartitions, unread_partitions
 from penstock.runtime.coordination.records import (
     Desired,
@@ -411,3 +412,13 @@ def test_an_unfinished_reset_is_named_with_its_command_until_it_ends(monkeypatch
     log.apply(reset.key, encode(reset))
     log.apply(reset.key, None)  # an instance had started before it
     assert "reset" not in CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"]).output
+
+
+def test_a_command_says_after_some_seconds_that_no_broker_has_answered_yet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(observer, "_SECONDS", 0.3)
+    monkeypatch.setattr(observer, "_SILENCE_SECONDS", 0.1)
+    found = CliRunner().invoke(app, ["status", "-b", "127.0.0.1:1", "-a", "shop"])
+    assert caplog.messages == ["shop: no broker at 127.0.0.1:1 has answered for 0.1 s; waiting for up to 0.2 s more"]
+    assert found.exit_code == 1 and "shop: no broker answers at 127.0.0.1:1" in found.output
