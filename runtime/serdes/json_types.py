@@ -15,11 +15,13 @@ import msgspec
 from msgspec import inspect as mi
 
 from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.serdes.class_defaults import with_class_defaults
+from penstock.runtime.serdes.types_in import CLASSES, types_in
 
 _JSON_VALUES = (dict, list, str, int, float, bool, type(None))
-_CLASSES = mi.StructType | mi.DataclassType | mi.TypedDictType | mi.NamedTupleType
 _NUMBERS = (mi.IntType, mi.FloatType, mi.DecimalType)
 _NO_KEYS = (mi.NoneType, mi.BoolType, mi.CollectionType, mi.TupleType, mi.DictType, mi.StructType, mi.DataclassType, mi.TypedDictType)
+_ORDERED = (mi.IntType, mi.FloatType, mi.StrType, mi.BytesType, mi.DecimalType, mi.DateType, mi.UUIDType)
 _UNHASHABLE = (mi.ListType, mi.DictType, mi.SetType, mi.ByteArrayType, mi.TypedDictType)
 
 
@@ -40,13 +42,14 @@ def check_json_type(kind: object, serde: str) -> None:
 
 
 def json_writer(kind: object, read: Callable[[bytes], object]) -> Callable[[object], bytes]:
-    """Return the encoder of a type, which raises ValueError for NaN and infinities: JSON has neither, and msgspec writes null, which is
-    read as another value or not at all. `read`: the type's decoder.
+    """Return the encoder of a type, which writes every default, so that equal values are equal bytes. It raises ValueError for NaN and
+    infinities: JSON has neither, and msgspec writes null, which is read as another value or not at all. `read`: the type's decoder.
 
     Only data that holds `null` is checked, and none of a type without floats: other data costs one more call.
     """
-    encode = msgspec.json.Encoder().encode
-    floats, nullable = _floats(mi.type_info(kind), set())
+    info = mi.type_info(kind)
+    encode = with_class_defaults(kind, msgspec.json.Encoder(order="deterministic" if _in_order(info) else None).encode)
+    floats, nullable = _floats(info, set())
     if not floats:
         return encode
 
@@ -63,6 +66,15 @@ def json_writer(kind: object, read: Callable[[bytes], object]) -> Callable[[obje
         return data
 
     return write
+
+
+def _in_order(info: mi.Type) -> bool:
+    """Return whether the sets of a type are written in order, and with them its dicts; without one, each process has its own. msgspec can
+    do it if the items can be compared, and the keys of dicts are text."""
+    inside = list(types_in(info))
+    items = [each.item_type for each in inside if isinstance(each, mi.SetType | mi.FrozenSetType)]
+    keys = [each.key_type for each in inside if isinstance(each, mi.DictType)]
+    return bool(items) and all(isinstance(each, _ORDERED) for each in items) and all(isinstance(each, mi.StrType) for each in keys)
 
 
 def _floats(info: mi.Type, seen: set[object]) -> tuple[bool, bool]:
@@ -179,7 +191,7 @@ def _is_unhashable(info: mi.Type) -> bool:
     if isinstance(info, mi.StructType):
         config = class_of(info).__struct_config__  # type: ignore[attr-defined]  # every struct has it
         return bool(config.eq and not config.frozen)  # its __hash__ raises
-    return isinstance(info, _UNHASHABLE) or (isinstance(info, _CLASSES) and class_of(info).__hash__ is None)
+    return isinstance(info, _UNHASHABLE) or (isinstance(info, CLASSES) and class_of(info).__hash__ is None)
 
 
 def _named(at: str) -> str:

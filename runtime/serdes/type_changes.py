@@ -8,6 +8,8 @@
 | a required field is added | refused |
 | int → float, int or float → Decimal | fits |
 | a union, an enum, a literal or a constraint gets wider | fits; refused where it gets narrower |
+| a value of an enum has another name | refused: it may mean something else; a renamed member keeps its old name as an alias |
+| flags → an enum or a literal, or to flags that refuse unknown bits | refused: a combination is no member |
 | set → list, tuple[T, ...] → list | fits; list → set is refused: duplicate values would be lost |
 | an array-like class gains or loses its tag | refused: all fields would move by one place |
 | typed text (datetime, bytes, UUID, …) ↔ str, or to another typed text | refused |
@@ -57,8 +59,8 @@ def likely_renames(written: Node, read: Node) -> list[str]:
 
 def _removed(at: str, written: Node, all_written: Node, read: Node, all_read: Node, seen: _Seen) -> Iterator[tuple[str, list[str]]]:
     """Yield the path of each removed field, with the new fields beside it that may hold its values."""
-    for mine in _alternatives(written, all_written):
-        for theirs in _alternatives(read, all_read):
+    for mine in alternatives(written, all_written):
+        for theirs in alternatives(read, all_read):
             if mine["is"] == theirs["is"] and (id(mine), id(theirs)) not in seen and _same_tag(mine, theirs):
                 yield from _removed_inside(at, mine, all_written, theirs, all_read, seen | {(id(mine), id(theirs))})
 
@@ -85,7 +87,7 @@ def _removed_inside(at: str, written: Node, all_written: Node, read: Node, all_r
             yield f"{at}[{gone.get('name', place)}]", []
 
 
-def _alternatives(node: Node, root: Node) -> list[Node]:
+def alternatives(node: Node, root: Node) -> list[Node]:
     """Return the members of a union, or the node itself."""
     node = _resolved(node, root)
     return [_resolved(each, root) for each in _members(node)] if node["is"] == "union" else [node]
@@ -98,8 +100,8 @@ def _same_tag(written: Node, read: Node) -> bool:
 
 def _may_be_renamed(written: Node, all_written: Node, read: Node, all_read: Node) -> bool:
     """Return whether some value of one type, other than null, can be read as the other, in either direction."""
-    older = [each for each in _alternatives(written, all_written) if each["is"] != "null"]
-    newer = [each for each in _alternatives(read, all_read) if each["is"] != "null"]
+    older = [each for each in alternatives(written, all_written) if each["is"] != "null"]
+    newer = [each for each in alternatives(read, all_read) if each["is"] != "null"]
     return any(
         _fits(mine, all_written, theirs, all_read) or _fits(theirs, all_read, mine, all_written) for mine in older for theirs in newer
     )
@@ -166,8 +168,7 @@ class _Comparison:
             yield from self.changes(f"{at}[]", cast(Node, written["items"]), cast(Node, read["items"]), seen)
             yield from _tighter(at, written, read)
         elif old == new == "enum":
-            if gone := [value for value in cast(list[object], written["values"]) if value not in cast(list[object], read["values"])]:
-                yield f"{_named(at)} may be {', '.join(map(repr, gone))}, which it no longer has as a value"
+            yield from _enums(at, written, read)
         elif old == "enum" and new in ("str", "int"):
             kind = str if new == "str" else int
             if not all(type(value) is kind for value in cast(list[object], written["values"])) or _limits(read):
@@ -206,8 +207,11 @@ class _Comparison:
             return
         if new["required"]:
             yield f"field {at} may be missing in what was written, and has no default now"
-        elif "default" in old and old["default"] != new.get("default"):
-            yield f"field {at} is left out where it is {old['default']}, and would be read as {new.get('default', 'nothing')}"
+        elif (left_out := old.get("default", "nothing")) != (now := new.get("default", "nothing")) and (left_out, now) != (
+            "nothing",
+            "null",
+        ):
+            yield f"field {at} is left out where it is {left_out}, and would be read as {now}"
 
     def _tuples(self, at: str, written: Node, read: Node, seen: _Seen) -> Iterator[str]:
         old, new = cast(list[Node], written["fields"]), cast(list[Node], read["fields"])
@@ -220,6 +224,21 @@ class _Comparison:
                 yield _missing(f"{at}[{new[place].get('name', place)}]")
         if len(old) > len(new) and read["closed"]:
             yield f"{_named(at)} has {len(old)} places, and {len(new)} are read"
+
+
+def _enums(at: str, written: Node, read: Node) -> Iterator[str]:
+    if gone := [value for value in cast(list[object], written["values"]) if value not in cast(list[object], read["values"])]:
+        yield f"{_named(at)} may be {', '.join(map(repr, gone))}, which it no longer has as a value"
+    old, new = (cast(Mapping[str, object], each.get("names", {})) for each in (written, read))
+    for value in dict.fromkeys(old.values()):
+        was, now = ([name for name, held in each.items() if held == value] for each in (old, new))
+        if now and not set(was) & set(now):
+            yield (
+                f"{value!r} in {_named(at)} was {was[0]} and is {now[0]} now, which may mean something else; if it was only renamed, "
+                f"keep the old name as an alias ({was[0]} = {now[0]})"
+            )
+    if (bits := written.get("flags")) is not None and read.get("flags") not in (bits, "keep"):
+        yield f"{_named(at)} holds flags, which may be combined, and is read as {'other flags' if 'flags' in read else _text(read)}"
 
 
 def _resolved(node: Node, root: Node) -> Node:

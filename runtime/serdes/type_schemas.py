@@ -8,7 +8,8 @@ coordination topic:
 
     {"is": "int" | "float" | "str" | "bool" | "null" | "any", constraints}
     {"is": "text", "as": "datetime" | "bytes" | …}                           JSON strings of another Python type
-    {"is": "enum", "values": […]}                                            enums and literals
+    {"is": "enum", "values": […], "names": {name: value}, "flags": text}      enums and literals; names of an enum, and of flags
+                                                                             what is done with unknown bits
     {"is": "array", "items": node, "set": bool, constraints}
     {"is": "tuple", "fields": [field], "closed": bool}                       an array whose places have types
     {"is": "map", "keys": node, "values": node, constraints}
@@ -81,7 +82,7 @@ class _Describer:
             case mi.Metadata():
                 return self.node(info.type)
             case mi.EnumType():
-                return _enum(member.value for member in info.cls)
+                return _enum_class(info.cls)
             case mi.LiteralType():
                 return _literal(info.values)
             case mi.UnionType():
@@ -149,6 +150,11 @@ def _constraints(info: mi.Type) -> Node:
 
 def _enum(values: Iterable[object]) -> Node:
     return {"is": "enum", "values": sorted(values, key=lambda value: (isinstance(value, str), value))}
+
+
+def _enum_class(cls: type[enum.Enum]) -> Node:
+    node: Node = {**_enum(member.value for member in cls), "names": {name: member.value for name, member in cls.__members__.items()}}
+    return {**node, "flags": str(getattr(cls, "_boundary_", enum.STRICT))} if issubclass(cls, enum.Flag) else node
 
 
 def _literal(values: Iterable[object]) -> Node:

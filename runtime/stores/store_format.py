@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.runtime.serdes.key_changes import key_changes
 from penstock.runtime.serdes.serde_format import SerdeFormat, format_removals, versions_changes, with_version
 
 
@@ -33,8 +34,8 @@ def store_changes(written: StoreFormat, now: StoreFormat) -> list[str]:
     found = []
     if written.timestamped != now.timestamped:
         found.append(f"its values were kept {_time(written)} and would be read {_time(now)}")
-    for part, before, after in (("keys", written.keys, now.keys), ("values", written.values, now.values)):
-        found += [_said(part, text) for text in versions_changes(before, after[-1])]
+    found += [_said("keys", text) for text in key_changes(written.keys, now.keys[-1])]
+    found += [_said("values", text) for text in versions_changes(written.values, now.values[-1])]
     if written.window_size_ms != now.window_size_ms:
         found.append(f"its windows were of {written.window_size_ms} ms and are of {now.window_size_ms} ms now")
     if written.duplicates != now.duplicates:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from penstock.runtime.model.ids import TaskId, changelog_topic
+from penstock.runtime.serdes.key_changes import key_changes
 from penstock.runtime.serdes.serde_format import SerdeFormat, versions_changes, with_version
 from penstock.runtime.stores.store_format import (
     StoreFormat,
@@ -121,7 +122,7 @@ def topic_changes(previous: TopologyShape, now: TopologyShape, topic: str) -> li
     old, new = previous.formats.get(topic), now.formats.get(topic)
     if old is None or new is None:
         return []
-    found = [("keys", text) for text in versions_changes(old.keys, new.keys[-1])]
+    found = [("keys", text) for text in key_changes(old.keys, new.keys[-1])]
     found += [("values", text) for text in versions_changes(old.values, new.values[-1])]
     return [f"its {part} {text}" if text.startswith("were ") else f"its {part}: {text}" for part, text in found]
 

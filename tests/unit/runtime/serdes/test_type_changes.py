@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from penstock import serdes
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.serdes.serde_format import SerdeFormat, format_changes, format_removals, versions_changes, with_version
-from penstock.runtime.serdes.type_schemas import json_schema_of
+from penstock.runtime.serdes.type_changes import type_changes
+from penstock.runtime.serdes.type_schemas import json_schema_of, type_schema
 from tests.support import examples
 
 
@@ -407,3 +408,77 @@ def test_a_struct_written_as_an_array_is_described_after_its_tag() -> None:
     assert keys["propertyNames"] == {"type": "string", "format": "integer"}
     assert items["set"] is True
     assert schema["$defs"]["Cat"]["properties"]["type"]["default"] == "Cat"
+
+
+class Light(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+
+class Inserted(enum.Enum):
+    RED = 1
+    AMBER = 2
+    GREEN = 3
+
+
+class Exchanged(enum.Enum):
+    GREEN = 1
+    RED = 2
+
+
+class Went(enum.Enum):
+    RED = 1
+    GO = 2
+
+
+class Aliased(enum.Enum):
+    RED = 1
+    GO = 2
+    GREEN = 2  # noqa: PIE796 (an alias)
+
+
+class Bits(enum.Flag):
+    RED = 1
+    GREEN = 2
+
+
+class AnyBits(enum.IntFlag):
+    RED = 1
+    GREEN = 2
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "why"),
+    [
+        (Light, Inserted, ["2 in the value was GREEN and is AMBER now"]),
+        (dict[Light, int], dict[Inserted, int], ["2 in a key of the value was GREEN and is AMBER now"]),
+        (Light, Exchanged, ["1 in the value was RED and is GREEN now", "2 in the value was GREEN and is RED now"]),
+        (Light, Went, ["2 in the value was GREEN and is GO now"]),
+        (Light, Aliased, []),
+        (Aliased, Went, []),
+        (Bits, Light, ["the value holds flags, which may be combined, and is read as one of 1, 2"]),
+        (AnyBits, Bits, ["the value holds flags, which may be combined, and is read as other flags"]),
+        (Bits, AnyBits, []),
+        (Bits, int, []),
+        (Light, Literal[1, 2], []),
+    ],
+)
+def test_a_value_of_an_enum_keeps_its_name(written: object, read: object, why: list[str]) -> None:
+    old, new = (type_schema(kind) for kind in (written, read))
+    assert old is not None and new is not None
+    said = type_changes(old, new)
+    assert len(said) == len(why) and all(text.startswith(start) for text, start in zip(said, why, strict=True)), said
+
+
+def test_an_enum_of_an_earlier_version_has_no_names() -> None:
+    new = type_schema(Inserted)
+    assert new is not None and type_changes({"is": "enum", "values": [1, 2]}, new) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "why"),
+    [(int, 0, ["field n is left out where it is nothing, and would be read as 0"]), (int | None, None, [])],
+)
+def test_what_may_be_unset_gets_no_default(kind: object, default: object, why: list[str]) -> None:
+    old, new = type_schema(struct([("n", int | msgspec.UnsetType, msgspec.UNSET)])), type_schema(struct([("n", kind, default)]))
+    assert old is not None and new is not None and type_changes(old, new) == why
