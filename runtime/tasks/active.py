@@ -34,9 +34,12 @@ from penstock.runtime.topology.pipeline import Pipeline, compile_pipeline
 
 logger = logging.getLogger(__name__)
 
-DEFERRING_TURN_MS = 40
-"""Time after which a turn with deferred records takes no further run: slow calls must not hold up the worker for a whole batch, nor its
-transaction."""
+TURN_MS = 40
+"""Target duration of a turn's processing. After it, no further run is taken: slow user code must not hold up the worker for a whole batch,
+nor its transaction."""
+RUN_MS = 10
+"""Target duration of a run."""
+_MOST_AT_ONCE = 1 << 15
 
 MERGED_BELOW = 8
 """Length of a run below which the runs of several partitions are merged: a merge costs a sort, a run some calls."""
@@ -55,6 +58,8 @@ class ActiveTask:
         self.plan = plan
         self.inputs = plan.inputs
         """The input partitions."""
+        self._at_once = 1
+        """Number of records that a run may have, so that it ends in time: 1 before it is known how long they take."""
         self.pause_wanted: PausePoint | None = None
         """Set when a handler returned PAUSE: the worker commits, then calls `pause()`."""
         self.paused_at: PausePoint | None = None
@@ -284,16 +289,17 @@ class ActiveTask:
             self._reads_begun |= self._pipeline.look_ahead(partition.topic, queue.coming())
 
     def process(self, limit: int, now_ms: int) -> int:
-        """Process about `limit` records in the task's order. Return their number; 0 if there is none, if the task waits for input, if
-        `pause_wanted` is set, or once after `enqueue` began to read ahead: other tasks and the next poll use the time of the read.
+        """Process about `limit` records in the task's order, fewer if they take longer than `TURN_MS`. Return their number; 0 if there is
+        none, if the task waits for input, if `pause_wanted` is set, or once after `enqueue` began to read ahead: other tasks and the next
+        poll use the time of the read.
 
         Raises DeserializationError or ProcessingError where a handler returned FAIL, ReplayBeforePauseError, and the collector's errors.
         """
         queues, pipeline = self.queues, self._pipeline
         if queues is None or pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
-        search, done, turn = self._incidents.search, 0, pipeline.turn
-        began_ms = self.plan.clock.monotonic_ms() if turn else now_ms
+        search, done, turn, clock = self._incidents.search, 0, pipeline.turn, self.plan.clock
+        began_ms = looked_ms = clock.monotonic_ms()
         searching = search.limit is not None
         if self._reads_begun:
             self._reads_begun = False
@@ -303,21 +309,26 @@ class ActiveTask:
         self._context.holds = search.limit == 1  # so that outputs of punctuators and of earlier records are not attributed to the record
         merges = len(queues.all) > 1 and pipeline.merges and not (searching or self.plan.hold_outputs)
         while done < limit:
-            run = queues.next_run(min(limit - done, turn) if turn else limit - done, now_ms)
+            most = min(limit - done, self._at_once)
+            run = queues.next_run(min(most, turn) if turn else most, now_ms)
             if run is None:
                 if not self._unblock(queues) or searching:
                     break
                 continue
             if searching:
                 search.note_record(self.id, run)
-            if run.stop - run.start < MERGED_BELOW and limit - done > 1 and merges:
-                done += self._process_merge(pipeline, queues.next_merge(limit - done))
+            at_once, self._at_once = self._at_once, 1  # also after an error: a transaction may have been aborted because a run took long
+            if run.stop - run.start < MERGED_BELOW and most > 1 and merges:
+                done += self._process_merge(pipeline, queues.next_merge(most))
             else:
                 done += self._process_run(pipeline, run)
             if turn:
                 pipeline.finish_if_many()
-                if self.plan.clock.monotonic_ms() - began_ms > DEFERRING_TURN_MS:
-                    break
+            before_ms, looked_ms = looked_ms, clock.monotonic_ms()
+            took_ms = looked_ms - before_ms
+            self._at_once = min(at_once * 2, _MOST_AT_ONCE) if took_ms <= RUN_MS else max(1, at_once * RUN_MS // took_ms)
+            if looked_ms - began_ms > TURN_MS:
+                break
         if turn:
             pipeline.finish_deferred()
             self._release()

@@ -38,6 +38,7 @@ from penstock.runtime.model.errors import (
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
 from penstock.runtime.model.user_errors import described
+from penstock.runtime.tasks.active import TURN_MS
 from penstock.runtime.tasks.incidents import MOST_TEXT, Incidents
 from penstock.runtime.worker.assembly import Assembly, LoopCalls, assemble
 from penstock.runtime.worker.garbage_collection import relaxed_collector
@@ -57,6 +58,10 @@ LONGEST_WAIT_SECONDS = 0.05
 """Longest wait of a turn for input, and so the longest delay of a command or a call from another thread."""
 FOLLOW_SECONDS = 0.002
 """Wait of a turn for changelog records while input may arrive too."""
+HELD_SECONDS = 0.005
+IDLE_TURNS = 2
+"""Wait of a turn for input while all tasks with records wait, for `max.task.idle.ms` or a global table, and after how many turns in which
+nothing was processed that is so: a task that reads ahead passes one turn."""
 LISTEN_EVERY_MS = 50
 MOVING_TURN_MS = 5
 """The same, and the longest wait of a turn, while a task moves between members: every output of the task waits for that."""
@@ -69,8 +74,6 @@ CLOSE_RESERVE_MS = 2_000
 SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
 FAILURE_MEMORY_MS = 60_000
 """After this time without a failure the next one counts as the first, even if there was nothing to commit."""
-TURN_MS = 40
-"""Target duration of a turn's processing; it determines the number of records per turn."""
 FEWEST, MOST = 10, 20_000
 LOOK_MS = 0.02
 """About what a turn takes for each task that has nothing to do: for punctuators, caches, queues, what others see of it."""
@@ -107,6 +110,8 @@ class Worker:
         self._thread: int | None = None
         """Identifier of the thread in `run`."""
         self._progressed_ms = self._clock.monotonic_ms()
+        self._idle_turns = 0
+        """Turns in succession in which nothing was processed."""
         self._calls = LoopCalls(
             give_up=self._gives_up,
             start_given_up=lambda: self._closing or (self._starting and self._gives_up()),
@@ -409,11 +414,12 @@ class Worker:
         tasks.advance(pause if restoring and not global_moved and not tasks.opening else 0.0)
         busy = building or restoring or global_moved or tasks.opening
         if reader.assigned and not tasks.halted:
-            tasks.enqueue(reader.poll(0.0 if busy or not idle else committer.wait_seconds(now_ms, longest)))
+            waits = idle or self._idle_turns > IDLE_TURNS
+            tasks.enqueue(reader.poll(0.0 if busy or not waits else committer.wait_seconds(now_ms, longest if idle else HELD_SECONDS)))
         elif not busy:
             self._wait(longest)
         self._process(assembly)
-        tasks.balance(self._most_buffered)
+        tasks.balance(self._most_buffered, clock.monotonic_ms())
         committer.punctuate(clock.wall_ms())
         committer.commit_if_due(clock.monotonic_ms())
         assembly.jobs.run(clock.monotonic_ms())
@@ -425,6 +431,7 @@ class Worker:
         end_ms = self._clock.monotonic_ms() + len(tasks) * LOOK_MS
         while True:
             done = self._process_some(tasks, pace)
+            self._idle_turns = 0 if done else self._idle_turns + 1
             transport.poll()
             if not done or self._clock.monotonic_ms() >= end_ms:
                 return

@@ -20,7 +20,7 @@ from penstock.runtime.model.metrics import THREAD, Metrics
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.seeds.first_state import FirstState
-from penstock.runtime.tasks.active import DEFERRING_TURN_MS, ActiveTask
+from penstock.runtime.tasks.active import TURN_MS, ActiveTask
 from penstock.runtime.tasks.follower import FollowerTask
 from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import PausePoint
@@ -306,8 +306,9 @@ class TaskManager:
                 self._positions.reset(task, task.queues[partition], position, why)
             del self._lost[partition]
 
-    def balance(self, most: int) -> None:
-        """Pause fetching of partitions whose queue holds more than `most` records, and resume it when the queue has shrunk."""
+    def balance(self, most: int, now_ms: int) -> None:
+        """Pause fetching of partitions whose queue holds more than `most` records, and resume it when the queue has shrunk. Note which
+        partitions are empty, and since when."""
         for partition, task in self._by_partition.items():
             if task.queues is None:
                 continue
@@ -316,18 +317,19 @@ class TaskManager:
                 self._reader.hold(partition)
             elif queue.buffered <= most // 2:
                 self._reader.release(partition)
-            if len(task.inputs) == 1 or queue.buffered or queue.at_end:  # a task with one input waits for no other
+            if len(task.inputs) == 1 or queue.buffered:  # a task with one input waits for no other
                 continue
-            if 0 <= self._reader.known_end(partition) <= queue.next_offset:
+            if not queue.at_end and 0 <= self._reader.known_end(partition) <= queue.next_offset:
                 queue.at_end = True
+            task.queues.note_ends(now_ms)
 
     def process(self, limit: int, now_ms: int) -> int:
         """Process about `limit` records of the tasks that have any, in turn. Return their number.
 
         The tasks have equal shares of at least `SHORTEST_RUN`: of hundreds of tasks, some process that many now and the others when this is
         called again, so that what a task costs per call and per commit is spread over more records. If an operator computes results for
-        many records at once, every share is at least that number, so that the tasks behind it keep up. After more than `DEFERRING_TURN_MS`
-        of such a task, return early: a commit may be due."""
+        many records at once, every share is at least that number, so that the tasks behind it keep up. After more than `TURN_MS` return
+        early: a commit may be due."""
         if self.halted:
             return 0
         search = self._task_factory.incidents.search
@@ -343,7 +345,7 @@ class TaskManager:
             search.count_records(processed)
             done += processed
             self._waiting[task.id] = self._waiting.pop(task.id)  # behind the others
-            if task.turn and task.plan.clock.monotonic_ms() - now_ms > DEFERRING_TURN_MS:
+            if task.plan.clock.monotonic_ms() - now_ms > TURN_MS:
                 break
         return done
 

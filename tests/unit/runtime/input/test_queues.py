@@ -144,6 +144,22 @@ def test_max_task_idle_begins_when_the_broker_is_known_to_have_no_more() -> None
     assert drain(queues, now_ms=1250) == [("left", 0)]
 
 
+def test_max_task_idle_begins_when_the_partition_is_empty_and_not_with_the_next_record_of_another() -> None:
+    left, right = queue("left"), queue("right")
+    queues = TaskQueues([left, right], 100)
+    right.enqueue([Raw(0, time=1)])
+    left.reached_end(0)
+    assert drain(queues, now_ms=900) == [] and drain(queues, now_ms=1000) == [("right", 0)]
+    right.reached_end(1)
+    queues.note_ends(1000)
+    queues.note_ends(1050)
+    left.enqueue([Raw(0, time=5)])
+    assert drain(queues, now_ms=1099) == [] and drain(queues, now_ms=1100) == [("left", 0)]
+    queues.note_ends(1200)  # `left` is not known to be empty on the broker
+    right.enqueue([Raw(1, time=9)])
+    assert drain(queues, now_ms=1300) == []
+
+
 def test_max_task_idle_counts_for_each_partition_of_its_own() -> None:
     left, middle, right = queue("left"), queue("middle"), queue("right")
     queues = TaskQueues([left, middle, right], 100)

@@ -12,7 +12,7 @@ import pytest
 from penstock.runtime.kafka.input_reader import Polled
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
-from penstock.runtime.tasks.active import DEFERRING_TURN_MS
+from penstock.runtime.tasks.active import TURN_MS
 from penstock.runtime.worker.task_manager import SHORTEST_RUN, TaskManager
 
 
@@ -24,13 +24,16 @@ class Task:
     log: list[tuple[int, int]]
     buffered: int = 0
     turn: int = 0
+    ms_each: int = 0
+    """Time that each of its records takes; more than a turn's, so that it processes one at a time."""
     clock: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(ms=0))
 
     def enqueue(self, partition: TopicPartition, messages: list[object]) -> None:
         self.buffered += len(messages)
 
     def process(self, limit: int, now_ms: int) -> int:
-        done = min(limit, self.buffered)
+        done = min(limit, self.buffered, 1 if self.ms_each else limit)
+        self.clock.ms += done * self.ms_each
         self.buffered -= done
         self.log.append((self.id.partition, done))
         return done
@@ -158,10 +161,19 @@ def test_an_operator_that_computes_many_at_once_gets_as_many_and_ends_the_turn_w
     worker = Worker(3)
     worker.made[TaskId(0, 0)].turn = 4_000
     worker.give(*((number, 9_000) for number in range(3)))
-    worker.made[TaskId(0, 0)].clock.ms = DEFERRING_TURN_MS + 1
+    worker.made[TaskId(0, 0)].clock.ms = TURN_MS + 1
     assert worker.process(300) == [(0, 4_000)]
     worker.made[TaskId(0, 0)].clock.ms = 0
     assert worker.process(9_000) == [(1, 4_000), (2, 4_000), (0, 4_000)]
+
+
+def test_a_task_with_slow_records_ends_the_turn_and_the_others_come_next() -> None:
+    worker = Worker(3)
+    worker.made[TaskId(0, 1)].ms_each = 60
+    worker.give(*((number, 1_000) for number in range(3)))
+    assert worker.process(900) == [(0, 300), (1, 1)]
+    worker.made[TaskId(0, 1)].clock.ms = 0
+    assert worker.process(900) == [(2, 300), (0, 300), (1, 1)]
 
 
 @pytest.mark.parametrize("seen", [0, 1])
