@@ -36,7 +36,7 @@ from typing import TypeVar, cast
 from penstock.runtime.model.record import Change, OutOfOrder, ValueAndTimestamp
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext, RowGetter
-from penstock.runtime.operators.materialized import entries_of, materialize
+from penstock.runtime.operators.materialized import entries_of, key_bytes, materialize
 from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.serdes.internal import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
 from penstock.runtime.serdes.murmur import hash128
@@ -348,6 +348,26 @@ class SubscriberNotify(_SubscriptionStoreOperator):
         return of_changes(notify)
 
 
+def _stored_row(context: NodeContext, table: str) -> Callable[[object, bytes | None], bool]:
+    """Return a function that says whether the committed bytes of a left row have this hash, and are the row. An earlier version of the
+    program, or another process, may have written the row as other bytes than this one would: with a field less, or its sets in another
+    order. (Kafka Streams drops the response then, and every later one, until the left row is written again.)"""
+    name = context.store_of(table)
+    store = None if name is None else context.task.store(name)
+    if not isinstance(store, StagedKeyValueStore):
+        return lambda key, hashed: False
+    to_bytes = key_bytes(store)
+
+    def is_stored(key: object, hashed: bytes | None) -> bool:
+        raw = to_bytes(key)
+        if hashed is None or store.entry(raw).uncommitted:
+            return False
+        [(_, committed, _)] = store.committed_records([(raw, None, 0)])
+        return committed is not None and hash128(committed) == hashed
+
+    return is_stored
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseResolve(OperatorSupplier):
     """Joins a response with the current left row (of the node `table`), if that still is the row that subscribed."""
@@ -365,11 +385,12 @@ class ResponseResolve(OperatorSupplier):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         task, rows, joiner, with_key, left = context.task, context.rows(self.table), self.joiner, self.with_key, self.left
         row_hash, drop = _hasher(cast(Serde, self.value), f"{task.application_id}-{self.topic}", context), task.dropped.add
+        is_stored = _stored_row(context, self.table)
 
         def resolve(key: object, response: Response, timestamp: int) -> None:
             subscribed, other, _ = response
             row = rows(key, None)
-            if subscribed != (None if row is None else row_hash(row[0])):
+            if subscribed != (None if row is None else row_hash(row[0])) and not is_stored(key, subscribed):
                 drop()
             elif row is None or (other is None and not left):
                 forward(key, None, timestamp)
