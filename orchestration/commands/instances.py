@@ -79,11 +79,18 @@ def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset =
 def _start(operations: Operations, names: Sequence[str]) -> None:
     """Start instances of one application."""
     operations.want_started(names, actor=audit.this_user())
-    for name in names:
-        with err.status(f"Starting {name} …"):
-            started = operations.start(name, actor=audit.this_user(), progress=hint)
-        how = "started" if started.started else "ran already"
-        out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
+    left = list(names)
+    try:
+        while left:
+            name = left[0]
+            with err.status(f"Starting {name} …"):
+                started = operations.start(name, actor=audit.this_user(), progress=hint)
+            del left[0]
+            how = "started" if started.started else "ran already"
+            out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
+    finally:
+        for name in left:
+            operations.mark_not_starting(name)
 
 
 def _seed(operations: Operations, names: Sequence[str], seed: str, reset: bool) -> None:

@@ -89,6 +89,8 @@ class Operations:
             progress(f"process {process.pid} {'started' if started else 'runs already'}; its log: {self.paths.log_path(name)}")
             if started:
                 self._audit(application, name, actor, "instance started", {"pid": process.pid})
+            else:
+                self.mark_not_starting(name)
             self._wait_until_running(feed, name, process, timeout_s, progress)
         return Started(process, started, *self.rows(name))
 
@@ -121,6 +123,7 @@ class Operations:
         """Mark the instance as unwanted and close it. Return False if it did not run. Raises WrongDeclarationError, LaunchError."""
         application = self.applications.of_instance(name) if self.launcher.last(name) is not None else self.owner(name)
         self._want(application, name, False, actor)
+        self.mark_not_starting(name)
         ran = self._stop_process(application, name, actor, timeout_s, kill)
         try:
             with self.feed(application) as feed:
@@ -286,6 +289,12 @@ class Operations:
         application = self.applications.of_instance(name)
         with self.control_plane.writing() as session:
             supervision.request_start(writer.instance_row(session, application.id, name), self.launcher.last(name), audit.now())
+
+    def mark_not_starting(self, name: str) -> None:
+        """Record that nobody starts the instance, for one that was marked as starting: a reset may begin, and a death counts."""
+        application = self.applications.of_instance(name)
+        with self.control_plane.writing() as session:
+            writer.instance_row(session, application.id, name).start_requested_at = None
 
     def publish_wanted(self, application: Application) -> None:
         """Write the DESIRED records that are not on Kafka yet. Raises BrokerUnavailableError."""

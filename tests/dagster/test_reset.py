@@ -356,6 +356,24 @@ def test_a_reset_is_refused_while_an_instance_is_closed_for_its_restart(wide: Pr
     run_all(wide, behind=ends(wide))
 
 
+def test_after_a_start_that_failed_or_did_nothing_an_application_that_is_stopped_can_be_reset(
+    wide: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first instance of two is refused, as after a change that does not fit: the second one is not about to be started."""
+    id_ = wide.application.id
+    with monkeypatch.context() as broken:
+        broken.setenv("PENSTOCK_TEST_APPLICATION", "another")  # the first one's source topic does not exist
+        assert "does not exist" in penstock("start", status=1)
+    penstock("reset", id_, "--yes")
+    for _ in range(2):
+        wide.operations.start(wide.application.instances[0], actor="ann")
+    wide.operations.launcher.stop(wide.application.instances[0], 30.0)
+    penstock("reset", id_, "--yes")
+    wide.operations.mark_starting(wide.application.instances[1])
+    penstock("stop", id_)
+    penstock("reset", id_, "--yes")
+
+
 def test_a_reset_right_after_a_process_died_in_an_open_transaction_ends_that(wide: Project) -> None:
     """The transaction contains an offset of the group, which has no stable offset to read until the abort."""
     id_, topic = wide.application.id, f"{wide.application.id}-in"
