@@ -90,15 +90,18 @@ class Commit:
         self.written = 0
         """Number of records that the last commit has written to output and repartition topics."""
 
-    def __call__(self, tasks: Sequence[Committable], extra: CompareAndSet | None = None) -> bool:
+    def __call__(
+        self, tasks: Sequence[Committable], extra: CompareAndSet | None = None, flushed: Callable[[], None] = lambda: None
+    ) -> bool:
         """Commit the work of the tasks. `extra`: further offsets to commit with it (of an idle partition, or shifted by an operator), of
-        partitions that have nothing to commit of their own.
+        partitions that have nothing to commit of their own. `flushed` is called when the caches are flushed.
 
         Return False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the
         tasks must be rolled back. Raises StateDirectoryError or TaskCorruptedError if a store cannot be written to.
         """
         for task in tasks:
             task.flush_caches()
+        flushed()
         outputs = self._transport.outputs  # before changelog records and events, some of which are sent as outputs are
         offsets = [task.offsets_to_commit() for task in tasks]
         everything = {partition: at for of_task in offsets for partition, at in of_task.items()}

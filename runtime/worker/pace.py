@@ -1,4 +1,5 @@
-"""The number of input records that a worker processes per span of time, while a quota delays its outputs.
+"""The number of input records that a worker processes per span of time, while a quota delays its outputs, or slow user code behind a cache
+its commits.
 
 A transaction must end within `transaction.timeout.ms`, or the brokers abort it. What a worker processes within a commit interval may be
 more than they take in that time: when a producer quota is used up, a broker reads nothing from the worker's connections until the average
@@ -7,6 +8,9 @@ that takes long limits the records of the next ones, and quick ones raise the li
 it is raised only when their average is that of the present limit: after a quiet time they take several times the quota for a moment, and
 then nothing for seconds. (Kafka Streams has no limit, and repeats such a transaction.) A commit that takes long for another reason, such as
 a partition without a leader, limits nothing: the worker has to catch up afterwards.
+
+Without a cache, user code is called while records are processed, which is measured (`ActiveTask`). What is behind a cache is called for all
+cached updates when they are flushed, within the commit: if that takes long, fewer records are processed before the next one.
 """
 
 from __future__ import annotations
@@ -52,21 +56,37 @@ class Pace:
     def processed(self, records: int) -> None:
         self._records += records
 
-    def committed(self, took_ms: float) -> None:
-        """Note a commit, and how long it took."""
+    def committed(self, took_ms: float, flush_ms: float = 0) -> None:
+        """Note a commit, and how long it took, and how long of that the flush of the caches."""
         records, self._records = self._records, 0
-        if took_ms > self._timeout_ms * _LONG:
+        if flush_ms > self._timeout_ms * _LONG:
+            self._flush_less(records, flush_ms)
+        elif took_ms > self._timeout_ms * _LONG:
             self._lower(records, took_ms)
         elif took_ms > self._timeout_ms * _SHORT:
             self._quick_since_ms = None
         elif records >= self._limit:
             self._quick()
 
-    def failed(self, late_ms: float) -> None:
-        """Note that the open transaction is aborted, `late_ms` after its commit was due."""
+    def failed(self, late_ms: float, flush_ms: float = 0) -> None:
+        """Note that the open transaction is aborted, `late_ms` after its commit was due, in the flush of the caches if that has taken some
+        time."""
         records, self._records, self._quick_since_ms = self._records, 0, None
-        if late_ms > self._timeout_ms * _LONG:
+        if flush_ms > self._timeout_ms * _LONG:
+            self._flush_less(records // 2, flush_ms)
+        elif late_ms > self._timeout_ms * _LONG:
             self._lower(records // 2, late_ms)
+
+    def _flush_less(self, records: int, flush_ms: float) -> None:
+        if not records:
+            return
+        self._limit, self._quick_since_ms = max(1, int(min(records, self._limit) * SPAN_MS / flush_ms)), None
+        self._changed_ms = self._clock.monotonic_ms()
+        logger.warning(
+            "the flush of the caches, with the user code behind them, took %.1f s (transaction.timeout.ms is %.1f s): less is processed "
+            "before the next one, first %d records per %d ms",
+            *(flush_ms / 1000, self._timeout_ms / 1000, self._limit, SPAN_MS),
+        )
 
     def _lower(self, records: int, late_ms: float) -> None:
         if not records or not self._throttling.recent_ms():

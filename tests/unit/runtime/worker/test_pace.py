@@ -154,3 +154,32 @@ def test_without_transactions_nothing_is_late() -> None:
     pace.processed(10)
     pace.failed(1e9)
     assert pace.room == math.inf
+
+
+def test_slow_user_code_behind_a_cache_makes_commits_smaller() -> None:
+    """Three milliseconds for each cached update: a flush of all that was processed in between would take a minute."""
+    clock = ManualClock()
+    pace = Pace(TIMEOUT_MS, Throttling(clock), clock)
+    committed, failed = 0, 0
+    while clock.monotonic_ms() < 120_000:
+        records = int(min(20_000, pace.room))
+        pace.processed(records)
+        flush_ms = records * 3
+        clock.advance(SPAN_MS + min(flush_ms, 2 * TIMEOUT_MS))
+        if flush_ms < TIMEOUT_MS:
+            committed += records
+            pace.committed(flush_ms, flush_ms)
+        else:
+            failed += 1
+            pace.failed(2 * TIMEOUT_MS, 2 * TIMEOUT_MS)
+    assert failed == 1 and committed > 0.5 * 120_000 / 3
+
+
+def test_a_flush_that_fails_early_limits_nothing() -> None:
+    clock = ManualClock()
+    pace = Pace(TIMEOUT_MS, Throttling(clock), clock)
+    pace.processed(1_000)
+    pace.failed(20_000, 100)
+    pace.processed(1_000)
+    pace.committed(3_000, 100)
+    assert pace.room == math.inf
