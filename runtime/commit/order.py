@@ -85,23 +85,24 @@ class Commit:
         self._transport = transport
         self._events = events
         self._topic = events_topic(application_id)
+        self.flushing = False
+        """True while the caches are flushed, and after a commit that failed there."""
         self.moved = False
         """True if the last commit included input offsets."""
         self.written = 0
         """Number of records that the last commit has written to output and repartition topics."""
 
-    def __call__(
-        self, tasks: Sequence[Committable], extra: CompareAndSet | None = None, flushed: Callable[[], None] = lambda: None
-    ) -> bool:
+    def __call__(self, tasks: Sequence[Committable], extra: CompareAndSet | None = None) -> bool:
         """Commit the work of the tasks. `extra`: further offsets to commit with it (of an idle partition, or shifted by an operator), of
-        partitions that have nothing to commit of their own. `flushed` is called when the caches are flushed.
+        partitions that have nothing to commit of their own.
 
         Return False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the
         tasks must be rolled back. Raises StateDirectoryError or TaskCorruptedError if a store cannot be written to.
         """
+        self.flushing = True
         for task in tasks:
             task.flush_caches()
-        flushed()
+        self.flushing = False
         outputs = self._transport.outputs  # before changelog records and events, some of which are sent as outputs are
         offsets = [task.offsets_to_commit() for task in tasks]
         everything = {partition: at for of_task in offsets for partition, at in of_task.items()}

@@ -79,9 +79,6 @@ class Committer:
         self._written = metrics.counter("records-produced-total", THREAD)
         self.committed_at_ms = clock.monotonic_ms()
         """Time of the last commit on the monotonic clock."""
-        self._flush_began_ms: int | None = None
-        """While caches are flushed: the time of the beginning."""
-        self._flush_ms = 0
 
     def commit(self, extra: CompareAndSet | None = None) -> bool:
         """Commit all tasks, and pause those whose handler asked for it. Return False if there was nothing to commit.
@@ -98,8 +95,7 @@ class Committer:
             tasks.announce_pause(task)
         try:
             sent = 0 if self._dead_letters is None else self._dead_letters.send(incarnation.transport)
-            self._flush_began_ms = self._clock.monotonic_ms()
-            done = incarnation.commit(tasks.in_state(TaskState.RUNNING), extra, self._flushed)
+            done = incarnation.commit(tasks.in_state(TaskState.RUNNING), extra)
         except (TransactionAbortedError, TaskMigratedError):
             self.drop_untrue_events()
             raise
@@ -108,7 +104,7 @@ class Committer:
         for task in pausing:
             tasks.pause(task)
         self.committed_at_ms = self._clock.monotonic_ms()
-        self.pace.committed(self.committed_at_ms - started, self._flush_ms)
+        self.pace.committed(self.committed_at_ms - started)
         self._search.committed([partition for task in tasks.in_state(TaskState.RUNNING) for partition in task.inputs])
         if done:
             self._moved += incarnation.commit.moved
@@ -117,9 +113,6 @@ class Committer:
             self._latency.record(self.committed_at_ms - started)
             self._count.add()
         return done
-
-    def _flushed(self) -> None:
-        self._flush_ms, self._flush_began_ms = self._clock.monotonic_ms() - (self._flush_began_ms or 0), None
 
     def commit_if_due(self, now_ms: int) -> None:
         """Commit when the interval has passed, when too much is staged, when a processor asked for it, when a task that has moved here has
@@ -142,9 +135,8 @@ class Committer:
 
     def failed(self) -> None:
         """Note that what was processed since the last commit will be processed again."""
-        now_ms, began_ms = self._clock.monotonic_ms(), self._flush_began_ms
-        self._flush_began_ms = None
-        self.pace.failed(now_ms - self.committed_at_ms - self._interval_ms, 0 if began_ms is None else now_ms - began_ms)
+        late_ms = self._clock.monotonic_ms() - self.committed_at_ms - self._interval_ms
+        self.pace.failed(late_ms, in_flush=self._incarnations.current.commit.flushing)
 
     def punctuate(self, now_ms: int) -> None:
         """Run the punctuators that are due. They have commits of their own while a refused output may come from a punctuator, or from the

@@ -56,24 +56,21 @@ class Pace:
     def processed(self, records: int) -> None:
         self._records += records
 
-    def committed(self, took_ms: float, flush_ms: float = 0) -> None:
-        """Note a commit, and how long it took, and how long of that the flush of the caches."""
+    def committed(self, took_ms: float) -> None:
+        """Note a commit, and how long it took."""
         records, self._records = self._records, 0
-        if flush_ms > self._timeout_ms * _LONG:
-            self._flush_less(records, flush_ms)
-        elif took_ms > self._timeout_ms * _LONG:
+        if took_ms > self._timeout_ms * _LONG:
             self._lower(records, took_ms)
         elif took_ms > self._timeout_ms * _SHORT:
             self._quick_since_ms = None
         elif records >= self._limit:
             self._quick()
 
-    def failed(self, late_ms: float, flush_ms: float = 0) -> None:
-        """Note that the open transaction is aborted, `late_ms` after its commit was due, in the flush of the caches if that has taken some
-        time."""
+    def failed(self, late_ms: float, *, in_flush: bool = False) -> None:
+        """Note that the open transaction is aborted, `late_ms` after its commit was due. `in_flush`: while the caches were flushed."""
         records, self._records, self._quick_since_ms = self._records, 0, None
-        if flush_ms > self._timeout_ms * _LONG:
-            self._flush_less(records // 2, flush_ms)
+        if in_flush and late_ms > self._timeout_ms * _LONG:
+            self._flush_less(records // 2, late_ms)
         elif late_ms > self._timeout_ms * _LONG:
             self._lower(records // 2, late_ms)
 

@@ -168,10 +168,10 @@ def test_slow_user_code_behind_a_cache_makes_commits_smaller() -> None:
         clock.advance(SPAN_MS + min(flush_ms, 2 * TIMEOUT_MS))
         if flush_ms < TIMEOUT_MS:
             committed += records
-            pace.committed(flush_ms, flush_ms)
+            pace.committed(flush_ms)
         else:
             failed += 1
-            pace.failed(2 * TIMEOUT_MS, 2 * TIMEOUT_MS)
+            pace.failed(2 * TIMEOUT_MS, in_flush=True)
     assert failed == 1 and committed > 0.5 * 120_000 / 3
 
 
@@ -179,7 +179,7 @@ def test_a_flush_that_fails_early_limits_nothing() -> None:
     clock = ManualClock()
     pace = Pace(TIMEOUT_MS, Throttling(clock), clock)
     pace.processed(1_000)
-    pace.failed(20_000, 100)
+    pace.failed(100, in_flush=True)
     pace.processed(1_000)
-    pace.committed(3_000, 100)
+    pace.committed(3_000)
     assert pace.room == math.inf
