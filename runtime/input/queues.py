@@ -301,12 +301,10 @@ class TaskQueues:
         rows.sort(key=_BY_TIME)  # stable, and linear, because the rows of each partition are in order
         return Merge(runs, rows)
 
-    def note_ends(self, now_ms: int) -> None:
-        """Note since when partitions are empty, for `max.task.idle.ms`, also while the task has no records and is not asked for a run."""
-        if self._idle_ms > 0:
-            for queue in self.all:
-                if queue.at_end and not queue.buffered and queue.idle_since is None:
-                    queue.idle_since = now_ms
+    def note_end(self, queue: PartitionQueue, now_ms: int) -> None:
+        """Note since when a partition is empty, for `max.task.idle.ms`, also while the task has no records and is not asked for a run."""
+        if self._idle_ms > 0 and queue.at_end and not queue.buffered and queue.idle_since is None:
+            queue.idle_since = now_ms
 
     def _is_waited_for(self, queue: PartitionQueue, now_ms: int) -> bool:
         """Return True if an empty partition is waited for: always while the broker may have more, else for `max.task.idle.ms` (KIP-695)."""

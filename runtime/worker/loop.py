@@ -111,7 +111,7 @@ class Worker:
         """Identifier of the thread in `run`."""
         self._progressed_ms = self._clock.monotonic_ms()
         self._idle_turns = 0
-        """Turns in succession in which nothing was processed."""
+        """Turns in succession in which nothing was processed of the records that are there."""
         self._calls = LoopCalls(
             give_up=self._gives_up,
             start_given_up=lambda: self._closing or (self._starting and self._gives_up()),
@@ -431,7 +431,7 @@ class Worker:
         end_ms = self._clock.monotonic_ms() + len(tasks) * LOOK_MS
         while True:
             done = self._process_some(tasks, pace)
-            self._idle_turns = 0 if done else self._idle_turns + 1
+            self._idle_turns = 0 if done or not tasks.buffered else self._idle_turns + 1
             transport.poll()
             if not done or self._clock.monotonic_ms() >= end_ms:
                 return

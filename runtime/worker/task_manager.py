@@ -321,7 +321,7 @@ class TaskManager:
                 continue
             if not queue.at_end and 0 <= self._reader.known_end(partition) <= queue.next_offset:
                 queue.at_end = True
-            task.queues.note_ends(now_ms)
+            task.queues.note_end(queue, now_ms)
 
     def process(self, limit: int, now_ms: int) -> int:
         """Process about `limit` records of the tasks that have any, in turn. Return their number.

@@ -151,11 +151,11 @@ def test_max_task_idle_begins_when_the_partition_is_empty_and_not_with_the_next_
     left.reached_end(0)
     assert drain(queues, now_ms=900) == [] and drain(queues, now_ms=1000) == [("right", 0)]
     right.reached_end(1)
-    queues.note_ends(1000)
-    queues.note_ends(1050)
+    queues.note_end(right, 1000)
+    queues.note_end(right, 1050)
     left.enqueue([Raw(0, time=5)])
     assert drain(queues, now_ms=1099) == [] and drain(queues, now_ms=1100) == [("left", 0)]
-    queues.note_ends(1200)  # `left` is not known to be empty on the broker
+    queues.note_end(left, 1200)  # it is not known to be empty on the broker
     right.enqueue([Raw(1, time=9)])
     assert drain(queues, now_ms=1300) == []
 
