@@ -1,6 +1,6 @@
 # `make help` lists what there is. Every target builds what it needs first; all may be repeated and run side by side.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev docs test check pythons chaos bench clean distclean lock lint types quick slow
+.PHONY: help demo dev docs test check nightly pythons chaos bench clean distclean lock lint types quick slow
 SHELL := /bin/sh
 BIN := .venv/bin
 ENV := .venv/.built
@@ -20,8 +20,7 @@ dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafk
 docs: $(ENV) ## the documentation as a site, build/site/index.html; a dead link is an error
 	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/site
 
-test: export EXAMPLES := thorough
-test: check docs pythons slow ## all tests: `check`, the links of the docs, on the other Pythons too, then those on a real broker, Dagster, Spark, a browser, with kill -9
+test: check docs pythons slow ## `check`, the links of the docs, the quick tests on the other Pythons, then those on a real broker, Dagster, Spark, a browser, with kill -9
 
 check: $(ENV) ## style, types, import direction and the quick tests; about 2 minutes on two cores
 	$(MAKE) -j2 --no-print-directory lint types quick
@@ -42,6 +41,10 @@ pythons: $(ENV) ## the quick tests on the other Pythons that are claimed and her
 
 slow: $(ENV) check
 	$(BIN)/python scripts/slow-tests $(ARGS)
+
+nightly: export EXAMPLES := thorough
+nightly: quick ## what takes too long for `test`, one after the other: fleets, clusters, whole days in Dagster's UI; and all examples of the property tests
+	$(BIN)/python scripts/slow-tests --nightly $(ARGS)
 
 chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`; three brokers: ARGS=cluster
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -26,7 +26,7 @@ os.environ["COLUMNS"] = "200"  # commands wrap their output to the width of whoe
 for name in ("FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
 
-# `make test` chooses `thorough`. No deadlines: the time of an example measures how busy the machine is.
+# `make nightly` chooses `thorough`. No deadlines: the time of an example measures how busy the machine is.
 hypothesis.settings.register_profile("penstock", deadline=None, max_examples=ALL_EXAMPLES // 4)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=ALL_EXAMPLES)
 hypothesis.settings.load_profile("penstock")

@@ -400,7 +400,7 @@ def test_six_instances_of_which_two_die_one_leaves_and_two_come(broker: Kafka, a
         assert not [each for each in events(broker, application_id) if each.kind is EventKind.TASK_CORRUPTED]
 
 
-@pytest.mark.alone
+@pytest.mark.nightly
 def test_fifty_members_of_which_ten_die_at_once_the_leader_among_them_and_ten_come(
     broker: Kafka, application_id: str, tmp_path: Path
 ) -> None:

@@ -75,7 +75,7 @@ def heard_from(app: Application, name: str, seconds: float = 0) -> None:
     wait_until(lambda: times()[-1] - first[-1] >= seconds * 1000, seconds + 30, what=f"more heartbeats of {name}")
 
 
-@pytest.mark.parametrize("dies", ["a", "b"], ids=["the leader", "another"])
+@pytest.mark.parametrize("dies", [pytest.param("a", id="the leader"), pytest.param("b", id="another", marks=pytest.mark.nightly)])
 def test_the_tasks_of_an_instance_that_is_killed_move_without_waiting_for_its_session(dies: str, running: Fleet) -> None:
     two_running(running, **{"failure.detection.ms": 50_000})  # the end of the process counts, not its silence
     running.app.kill(dies)
@@ -117,7 +117,7 @@ def test_an_instance_with_workers_that_is_killed_with_all_of_its_processes(runni
     wait_until(lambda: len(running.app.reports().get("b", {})) == 4, SOON_SECONDS, "all tasks at the other")
 
 
-@pytest.mark.parametrize("freezes", ["a", "b"], ids=["the leader", "another"])
+@pytest.mark.parametrize("freezes", [pytest.param("a", id="the leader"), pytest.param("b", id="another", marks=pytest.mark.nightly)])
 def test_the_tasks_of_a_machine_that_is_frozen_move_and_it_comes_back_as_a_new_member(freezes: str, running: Fleet) -> None:
     two_running(running)
     frozen = [heartbeat_process_of(running.app, freezes), psutil.Process(running.app.processes[freezes].pid)]

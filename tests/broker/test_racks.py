@@ -201,6 +201,7 @@ def test_standbys_are_in_another_rack_than_their_task(app: Application) -> None:
     app.each_update_came_once(RECORDS, KEYS)
 
 
+@pytest.mark.nightly
 def test_a_rack_goes_away_and_returns(app: Application, cluster: EmbeddedCluster) -> None:
     """Its broker and its instance are killed under load: each update comes once, and afterwards all is as before."""
     app.settings |= {"rack.aware.assignment.strategy": "min_traffic", "rack.aware.assignment.tags": "rack"}

@@ -57,7 +57,7 @@ def changes(fleet: Fleet) -> tuple[int, int, set[str]]:
     return sum(isinstance(record, Assignment) for record in records), sum(isinstance(record, Death) for record in records), members
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_with_200_ms_to_the_broker_nothing_moves_and_outputs_keep_up(far: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
     broker, proxy = far
     with fleet(broker, application_id, tmp_path / "fleet") as found:
@@ -80,7 +80,7 @@ def size(folder: Path, *topics: str) -> int:
     return sum(file.stat().st_size for topic in topics for file in folder.glob(f"broker/log/{topic}-[0-9]/*.log"))
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_a_quota_slows_a_fleet_down_and_no_member_counts_as_dead(far: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
     """Its brokers then read nothing from a connection for seconds, heartbeats included."""
     broker, _ = far
@@ -107,7 +107,7 @@ def throttled_ms(broker: Kafka, application_id: str) -> int:
     return max((record.throttled_ms for _, record in coordination_log(broker, application_id) if isinstance(record, Member)), default=0)
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_an_application_that_writes_much_more_than_its_quota_allows_goes_on_at_that_rate(
     broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

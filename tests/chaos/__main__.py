@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,19 +13,15 @@ from penstock.orchestration.embedded.ports import free_port
 from tests.chaos.cluster import BROKERS, ClusterChaos, Round
 from tests.chaos.fleet import MOST, FleetChaos
 from tests.chaos.rounds import KILLS, Chaos
-from tests.support import ROOT
 from tests.support.brokers import QuickBroker
 from tests.support.network import TwoSidedCluster
 
-TESTS = "tests"
-"""Name, beside the rounds', of the tests that are marked `cluster`."""
 TEXT = """
 rounds  one instance is killed at chosen instants of the engine's work, or the broker below it. After each kill every store is held
         against its changelog, and the next start must continue from there.
 fleet   two to six instances under a steady load join, leave, restart, are killed and frozen. At the end each output must have come
         once, every store must be as its changelog says, and the longest gaps in the output are printed by cause.
-cluster three instances with a standby on three brokers, which are restarted, killed, frozen, cut off and emptied, a round each; then the
-        tests of slow brokers, quotas and rights that take too long for `make test` (`--only tests`: these alone).
+cluster three instances with a standby on three brokers, which are restarted, killed, frozen, cut off and emptied, a round each.
 
 examples:
   make chaos                                            20 kills
@@ -54,13 +49,14 @@ def main() -> int:
     parser.add_argument("--standbys", type=int, default=0, help="fleet: copies of each task (num.standby.replicas, default 0)")
     parser.add_argument("--workers", type=int, default=1, help="fleet: worker processes of each instance (num.stream.threads, default 1)")
     parser.add_argument("--instances", type=int, default=MOST, help=f"fleet: how many at most (default {MOST})")
-    names = [*(each.name.lower() for each in Round), TESTS]
+    names = [each.name.lower() for each in Round]
     parser.add_argument("--only", nargs="*", choices=names, help=f"cluster: these rounds, of {', '.join(names)}")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     print(f"{options.what}: seed {options.seed}, in {folder}", flush=True)
     if options.what == "cluster":
-        return _cluster(options, folder)
+        _cluster(options, folder)
+        return 0
     embedded = QuickBroker(folder / "broker", free_port())
     embedded.start()
     try:
@@ -87,14 +83,10 @@ def _fleet(options: argparse.Namespace, embedded: EmbeddedBroker, folder: Path) 
     FleetChaos(embedded, folder, "chaos", options.seed, _say, **settings).run(options.events)
 
 
-def _cluster(options: argparse.Namespace, folder: Path) -> int:
+def _cluster(options: argparse.Namespace, folder: Path) -> None:
     rounds = [each for each in Round if not options.only or each.name.lower() in options.only]
-    if rounds:
-        with TwoSidedCluster(folder / "brokers", [free_port() for _ in range(BROKERS)]) as cluster:
-            ClusterChaos(cluster, folder, "chaos", options.seed, _say).run(rounds)
-    if options.only and TESTS not in options.only:
-        return 0
-    return subprocess.call([sys.executable, "-m", "pytest", "-m", "cluster", "tests/broker", "tests/dagster"], cwd=ROOT)
+    with TwoSidedCluster(folder / "brokers", [free_port() for _ in range(BROKERS)]) as cluster:
+        ClusterChaos(cluster, folder, "chaos", options.seed, _say).run(rounds)
 
 
 if __name__ == "__main__":

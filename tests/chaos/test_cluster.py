@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.orchestration.embedded.ports import free_port
 from tests.chaos.cluster import BROKERS, ClusterChaos, Round
 from tests.support.network import TwoSidedCluster
 
 
+@pytest.mark.nightly
 def test_each_output_comes_once_when_leaders_change_and_when_the_broker_that_coordinates_the_group_is_killed(
     application_id: str, tmp_path: Path
 ) -> None:

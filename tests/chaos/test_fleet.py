@@ -12,7 +12,7 @@ from tests.chaos.fleet import FleetChaos
 EVENTS, RATE = 4, 500
 DRAWN = [
     pytest.param(248, 0, id="join, kill, join, leave, without standbys"),
-    pytest.param(227, 1, id="join and kill at once, restart and freeze at once, with a standby"),
+    pytest.param(227, 1, id="join and kill at once, restart and freeze at once, with a standby", marks=pytest.mark.nightly),
 ]
 
 

@@ -170,6 +170,7 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         assert [error for error in errors if "Failed to load resource" not in error and "ERR_" not in error] == []
 
 
+@pytest.mark.nightly
 def test_the_board_goes_on_while_one_of_three_brokers_is_frozen_and_while_it_is_dead(tmp_path: Path) -> None:
     """As `penstock broker start --brokers 3` makes them. Whichever it is, the bootstrap broker too: what comes meanwhile is shown."""
     executable = chromium()

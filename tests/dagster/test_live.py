@@ -49,6 +49,7 @@ def run_books(project: Project) -> list[str]:
         return [run.state for run in session.scalars(select(RunBookRun))]
 
 
+@pytest.mark.nightly
 def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project: Project, dagster: LiveDagster) -> None:
     application, broker = project.application, project.broker
     for end, partitions in (("in", 2), ("out", 1)):
@@ -94,6 +95,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     assert third is not None and third.alive, "the instance outlives Dagster"
 
 
+@pytest.mark.nightly
 def test_an_on_call_engineer_tries_approves_and_rejects_by_the_links_of_an_alert(project: Project, tmp_path: Path) -> None:
     executable = chromium()
     if executable is None:

@@ -141,6 +141,7 @@ def ends_well(project: Project, watcher: Watcher, load: Load, bad: int) -> None:
     goes_on(project)
 
 
+@pytest.mark.nightly
 def test_dagster_database_and_broker_down_in_turn_under_load(project: Project, own_broker: EmbeddedBroker, database: PostgreSQL) -> None:
     application, broker = project.application, project.broker
     for end, partitions in (("in", 2), ("out", 1)):

@@ -177,6 +177,7 @@ def pause_without_instance(broker: Kafka, name: str) -> None:
     broker.produce(events_topic(name), [(event.key, event.to_json())])
 
 
+@pytest.mark.nightly
 def test_dagster_and_the_control_plane_of_twenty_applications_work_on_postgresql(
     server: PostgreSQL, broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

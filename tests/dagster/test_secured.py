@@ -88,7 +88,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
         broker.stop()
 
 
-@pytest.fixture(params=["password", "token", "certificate", LEAST])
+@pytest.fixture(params=["password", "token", pytest.param("certificate", marks=pytest.mark.nightly), LEAST])
 def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """As the fixture of all tests here, with a login: as a super user, or as the user that a variable names, with the least rights. The
     password is in the environment alone."""
@@ -220,6 +220,7 @@ def test_everything_reaches_secured_brokers_and_shows_no_secret(
     assert PASSWORD not in "".join(printed)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", ["token"], indirect=True)
 def test_an_instance_runs_on_when_its_tokens_expire(project: Project, secured: SecuredBroker) -> None:
     application, (name, _) = project.application, project.application.instances
@@ -241,7 +242,7 @@ def test_an_instance_runs_on_when_its_tokens_expire(project: Project, secured: S
     assert process.alive and secured.issuer.issued[ADMIN] >= tokens + 2
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", [FILE], indirect=True)
 def test_a_password_in_a_file_is_rotated_while_an_instance_runs(project: Project, secured: SecuredBroker, tmp_path: Path) -> None:
     """The broker has the new one first, and all connections end; the file follows when the instance has been refused."""
@@ -284,7 +285,7 @@ def set_password(admin: Kafka, password: str) -> None:
     admin.admin.alter_user_scram_credentials([rotated])[ROTATED].result(30)
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", [ROTATED], indirect=True)
 def test_a_password_in_a_variable_is_rotated_by_a_rolling_restart(
     project: Project, secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch
@@ -319,6 +320,7 @@ def test_a_password_in_a_variable_is_rotated_by_a_rolling_restart(
     set_password(admin, PASSWORD)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", ["token"], indirect=True)
 def test_a_login_that_is_refused_is_named_and_shows_no_secret(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the password that was tried nor the right one."""
@@ -429,6 +431,7 @@ _IMPLYING = {Operation.DESCRIBE: {Operation.DELETE}, Operation.DESCRIBE_CONFIGS:
 """Operations that allow another one, too."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)
 @pytest.mark.parametrize("role", Role)
 def test_the_doctor_names_the_one_operation_that_is_left_out(project: Project, role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,7 +581,7 @@ def board_says(project: Project) -> str:
         follower.stop()
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)
 def test_an_operator_without_a_right_is_told_which_and_finishes_once_it_is_granted(
     project: Project, monkeypatch: pytest.MonkeyPatch
@@ -855,6 +858,7 @@ def test_a_store_that_is_restored_from_an_input_needs_rights_on_it_and_on_the_gr
     assert make(table, spark, lambda _: None).rows == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", ["certificate"], indirect=True)
 def test_the_printed_commands_grant(secured: SecuredBroker, project: Project, tmp_path: Path) -> None:
     """One of each kind is run by Kafka's own tool."""

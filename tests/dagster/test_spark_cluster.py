@@ -156,6 +156,7 @@ def test_a_cluster_does_the_work_and_continues_when_a_worker_is_killed(
     cluster.replace(1)
 
 
+@pytest.mark.nightly
 def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_worker_that_ran_it_was_killed(
     cluster: SparkCluster, streams_toml: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_foreign_key_join_over_history_is_that_of_the_stream_although_the_work
     cluster.replace(number)
 
 
+@pytest.mark.nightly
 def test_an_audit_on_a_cluster_finds_what_one_on_this_machine_finds(cluster: SparkCluster, project: Project, tmp_path: Path) -> None:
     """The executors get the code of the build, read the topics, and fetch the snapshot from the folder of the seeds. Nothing is left
     there."""
@@ -236,7 +238,9 @@ def test_an_audit_on_a_cluster_finds_what_one_on_this_machine_finds(cluster: Spa
     assert not list(seeds.glob(".rehearsals/*"))
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["terminated", "killed"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(signal.SIGINT, id="terminated"), pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.nightly)]
+)
 def test_nothing_is_left_of_a_run_that_ends_before_its_work(
     cluster: SparkCluster, streams_toml: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
 ) -> None:
@@ -278,6 +282,7 @@ def _lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.nightly
 def test_a_server_of_spark_connect_does_the_same(streams_toml: Path, folder: Path, tmp_path: Path, broker: Kafka) -> None:
     server = ConnectServer(tmp_path / "server")
     streams_toml.write_text(f'[spark]\nconnect = "{server.url}"\npackages = ["tests"]\n')

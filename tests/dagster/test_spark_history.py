@@ -432,6 +432,7 @@ def test_the_command_goes_on_after_a_kill_and_stages_that_are_done_do_not_run_ag
     assert not any((tmp_path / "seeds" / ".backfill").iterdir())
 
 
+@pytest.mark.nightly
 def test_an_audit_and_a_rehearsal_on_spark_find_what_those_on_this_machine_find(project: Project, tmp_path: Path) -> None:
     """Both begin with the state of a snapshot; one sub-topology is behind a repartition topic."""
     begin(project)
@@ -629,6 +630,7 @@ def refusal(done: dg.ExecuteInProcessResult) -> str:
     return error.message
 
 
+@pytest.mark.nightly
 def test_a_declared_backfill_is_an_asset_by_days_and_its_job_starts_the_application_with_the_seed(project: Project, tmp_path: Path) -> None:
     application, broker = project.application.id, project.broker
     for end in ("in", "out"):

@@ -382,6 +382,7 @@ value-column = "records"
 """
 
 
+@pytest.mark.nightly
 def test_two_instances_under_dagster(project: Project, spark: SparkSession) -> None:
     """Two processes share the tasks, and both take part in the snapshot. Both tables equal the input and the changelog; the one made from
     the changelog continues incrementally. A damaged table is detected, with an alert until it is made again."""

@@ -9,6 +9,7 @@ import pytest
 from tests.dagster.tutorial import HISTORY, PAGE, Change, Command, File, Picture, Reader, steps
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [PAGE, HISTORY], ids=lambda page: page.stem)
 def test_the_commands_of_the_tutorial_print_what_it_says(page: Path, tmp_path: Path) -> None:

@@ -280,9 +280,9 @@ def test_the_messages_of_the_table_of_troubles_are_said() -> None:
     assert "--kafka-port" in CliRunner().invoke(app, ["dev", "--help"], env=PLAIN).output
 
 
-def test_make_test_tries_all_examples_of_property_tests_and_make_check_a_quarter() -> None:
-    alone = {name: value for name, value in os.environ.items() if name != "EXAMPLES"}  # `make test` runs this test, too
-    for target, profile, examples in (("test", "thorough", ALL_EXAMPLES), ("check", "penstock", ALL_EXAMPLES // 4)):
+def test_make_nightly_tries_all_examples_of_property_tests_and_make_check_a_quarter() -> None:
+    alone = {name: value for name, value in os.environ.items() if name != "EXAMPLES"}  # `make nightly` runs this test, too
+    for target, profile, examples in (("nightly", "thorough", ALL_EXAMPLES), ("check", "penstock", ALL_EXAMPLES // 4)):
         made = subprocess.run(["make", "-n", target], cwd=ROOT, env=alone, capture_output=True, text=True, timeout=60, check=True)
         assert f"--hypothesis-profile={profile} tests/unit" in made.stdout
         assert hypothesis.settings.get_profile(profile).max_examples == examples

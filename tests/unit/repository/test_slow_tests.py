@@ -16,8 +16,14 @@ from tests.support.lanes import LONG, UNITS, Lanes, unit_of
 SUITE = """
 from pathlib import Path
 
+import pytest
+
 def test_passes():
     pass
+
+@pytest.mark.nightly
+def test_takes_long():
+    Path(__file__).with_suffix(".long").touch()
 
 def test_fails_at_first():
     seen = Path(__file__).with_suffix(".seen")
@@ -33,11 +39,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = script_as_module("slow-tests")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
-    monkeypatch.setattr(module, "SIDE_BY_SIDE", {"others": ["-n", "1", "--dist", "loadscope"]})
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\n")
     (tmp_path / "test_suite.py").write_text(SUITE)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "RUNS", {"others": ["test_suite.py"]})
+    monkeypatch.setattr(module, "FOLDERS", ["test_suite.py"])
+    monkeypatch.setattr(
+        module, "RUNS", {"slow": ["-m", "not nightly", "-n", "1", "--dist", "loadscope"], "nightly": module.RUNS["nightly"]}
+    )
     return module
 
 
@@ -58,6 +66,15 @@ def test_what_fails_twice_is_a_failure_and_not_flaky(script: ModuleType, tmp_pat
     (tmp_path / "test_suite.py").write_text(SUITE.replace("seen.touch()", "pass"))
     assert script.main([]) == 1
     assert end_of(capfd.readouterr().out) == []
+
+
+def test_nightly_tests_are_left_out_and_run_by_themselves(script: ModuleType, tmp_path: Path) -> None:
+    assert script.main([]) == 0
+    assert not (tmp_path / "test_suite.long").exists()
+    (tmp_path / "test_suite.seen").unlink()
+    assert script.main(["--nightly"]) == 0
+    assert (tmp_path / "test_suite.long").exists()
+    assert not (tmp_path / "test_suite.seen").exists(), "others ran too"
 
 
 def test_files_with_heavy_needs_share_a_unit_and_a_file_is_never_torn() -> None:
