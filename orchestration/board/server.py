@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.orchestration.board.publisher import Publisher
 
@@ -44,6 +45,8 @@ HEADERS = {
 }
 MOST_VIEWERS = 64
 """Concurrent streams; more get a 503."""
+REQUEST_SECONDS = 10.0
+"""For a whole request, from the connection or from the end of the response before it."""
 _END_SECONDS = 1
 
 
@@ -126,12 +129,48 @@ class _Guarded:
         return True
 
 
+class _InTime(H11Protocol):
+    """A connection of which each request is there within `REQUEST_SECONDS`, or it is closed: uvicorn limits only the time in which none
+    begins, so that a line of a header every few seconds would hold it."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def on_response_complete(self) -> None:
+        self._wait_for_request()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _wait_for_request(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
 class BoardServer(uvicorn.Server):
     """Server that ends the viewers' streams when it is asked to end, so that it ends at once."""
 
     def __init__(self, app: ASGIApp, publisher: Publisher) -> None:
         settings = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=_END_SECONDS, ws="none", lifespan="on"
+            app,
+            http=_InTime,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_END_SECONDS,
+            ws="none",
+            lifespan="on",
         )
         super().__init__(settings)
         self._publisher = publisher

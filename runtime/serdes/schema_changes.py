@@ -1,6 +1,7 @@
 """Compatibility of two schemas of a Schema Registry: can every value written with one be read with the other?
 
-Avro schemas are compared by Avro's rules of schema resolution, Protobuf messages by what their bytes contain: field numbers and wire types.
+Avro schemas are compared by Avro's rules of schema resolution as fastavro applies them: of a union that is read, it takes the first member
+that fits, be it by a promotion. Protobuf messages are compared by what their bytes contain: field numbers and wire types.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _Seen = frozenset[tuple[str, str]]
 def avro_changes(written: str, read: str) -> list[str]:
     """Return the reasons why a value of the first schema cannot be read with the second; empty if it can.
 
-    Reading bytes as a string, or a string as bytes, is refused although Avro allows it: the value would mean something else.
+    Reading bytes as a string, or a string as bytes, is refused although Avro allows it: the value would mean something else. So is a number
+    of a union that is read as a wider member before its own.
     """
     if written == read:
         return []
@@ -90,7 +92,8 @@ def _lost_fields(
     at: str, written: Mapping[str, Any], all_written: _Schema, read: Mapping[str, Any], all_read: _Schema, seen: _Seen
 ) -> Iterator[_Loss]:
     old = {field["name"]: field for field in written["fields"]}
-    new = [field for field in read["fields"] if not {field["name"], *field.get("aliases", ())} & old.keys()]
+    sources = _sources(written, read)
+    new = [field for field in read["fields"] if not sources[field["name"]]]
     for name in _gone(written, read):
         here = f"{at}.{name}" if at else name
         alike = [field["name"] for field in new if _may_be_renamed(old[name]["type"], all_written, field["type"], all_read)]
@@ -100,9 +103,8 @@ def _lost_fields(
         )
         yield _Loss(here, text if alike else "")
     for field in read["fields"]:
-        found = next((old[name] for name in (field["name"], *field.get("aliases", ())) if name in old), None)
-        if found is not None:
-            here = f"{at}.{field['name']}" if at else field["name"]
+        here = f"{at}.{field['name']}" if at else field["name"]
+        for found in sources[field["name"]]:
             yield from _losses(here, found["type"], all_written, field["type"], all_read, seen)
 
 
@@ -121,8 +123,19 @@ def _fits(written: object, all_written: _Schema, read: object, all_read: _Schema
 
 
 def _gone(written: Mapping[str, Any], read: Mapping[str, Any]) -> list[str]:
-    known = {name for field in read["fields"] for name in (field["name"], *field.get("aliases", ()))}
-    return [field["name"] for field in written["fields"] if field["name"] not in known]
+    kept = {field["name"] for sources in _sources(written, read).values() for field in sources}
+    return [field["name"] for field in written["fields"] if field["name"] not in kept]
+
+
+def _sources(written: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the written fields that each field of the reader takes: those of its name, and those of an alias that is no field's name."""
+    found: dict[str, list[Mapping[str, Any]]] = {field["name"]: [] for field in read["fields"]}
+    by_alias = {alias: field["name"] for field in read["fields"] for alias in field.get("aliases", ())}
+    for field in written["fields"]:
+        name = field["name"] if field["name"] in found else by_alias.get(field["name"])
+        if name is not None:
+            found[name].append(field)
+    return found
 
 
 def _branches(node: object, of: _Schema) -> list[object]:
@@ -201,10 +214,16 @@ def _changes(at: str, written: object, all_written: _Schema, read: object, all_r
             yield from _changes(at, each, all_written, read, all_read, seen)
         return
     if isinstance(read, list):
-        reasons = [list(_changes(at, written, all_written, each, all_read, seen)) for each in read]
-        if all(reasons):
-            alike = [texts for each, texts in zip(read, reasons, strict=True) if _kind(all_read.resolved(each)) == _kind(written)]
-            yield from alike[0] if alike else [f"{_at(at)} is {_kind(written)} and is read as {' or '.join(map(_kind, read))}"]
+        taken = next((each for each in read if _taken(written, all_written, each, all_read)), None)
+        if taken is None:
+            yield f"{_at(at)} is {_kind(written)} and is read as {' or '.join(map(_kind, read))}"
+            return
+        reasons = list(_changes(at, written, all_written, taken, all_read, seen))
+        fits = next((each for each in read if each is not taken and _is_same(written, all_written, each, all_read)), None)
+        if fits is not None and not _is_same(written, all_written, taken, all_read):
+            mine, first = (_named(all_read.resolved(each)) for each in (fits, taken))
+            reasons = [f"{_at(at)} is {mine} and would be read as {first}, which stands before it in the union and takes its values too"]
+        yield from reasons
         return
     old, new = _kind(written), _kind(read)
     logical = _logical(written), _logical(read)
@@ -243,19 +262,58 @@ def _records(
     pair = str(written["name"]), str(read["name"])
     if pair in seen:
         return
-    old = {field["name"]: field for field in written["fields"]}  # type: ignore[attr-defined]  # a list of fields
+    sources = _sources(written, read)
     for field in read["fields"]:  # type: ignore[attr-defined]  # a list of fields
         here = f"{at}.{field['name']}" if at else field["name"]
-        found = next((old[name] for name in (field["name"], *field.get("aliases", ())) if name in old), None)
-        if found is not None:
-            yield from _changes(here, found["type"], all_written, field["type"], all_read, seen | {pair})
-        elif "default" not in field:
-            yield f"field {here} is new and has no default: values that were written without it cannot be read"
+        match sources[field["name"]]:
+            case [found]:
+                yield from _changes(here, found["type"], all_written, field["type"], all_read, seen | {pair})
+            case [_, *_] as several:
+                names = " and ".join(each["name"] for each in several)
+                yield f"field {here} would be read from {names}, by its name and its aliases: which of them it is cannot be told"
+            case _ if "default" not in field:
+                yield f"field {here} is new and has no default: values that were written without it cannot be read"
+
+
+def _taken(written: object, all_written: _Schema, read: object, all_read: _Schema) -> bool:
+    """Return True if fastavro reads a written type as this member of a union, unless an earlier one is taken
+    (`fastavro._read_py.match_schemas`): it looks into arrays and maps, at names of records, and takes text for bytes and bytes for text."""
+    written, read = all_written.resolved(written), all_read.resolved(read)
+    if isinstance(written, list) or isinstance(read, list):
+        return True
+    old, new = _kind(written), _kind(read)
+    if isinstance(written, dict) and isinstance(read, dict) and old == new and old in ("array", "map"):
+        part = "items" if old == "array" else "values"
+        return _taken(written[part], all_written, read[part], all_read)
+    if isinstance(written, dict) and isinstance(read, dict) and old in _NAMED and new in _NAMED:
+        return _named_alike(written, read) and not (old == new == "fixed" and written["size"] != read["size"])
+    return old == new or new in _PROMOTED.get(old, ()) or {old, new} == {"bytes", "string"}
+
+
+def _is_same(written: object, all_written: _Schema, read: object, all_read: _Schema) -> bool:
+    """Return True if a member of a union is the written one: of its kind and logical type, and of its full name if it has a name."""
+    written, read = all_written.resolved(written), all_read.resolved(read)
+    if _kind(written) != _kind(read) or _logical(written) != _logical(read):
+        return False
+    if isinstance(written, dict) and isinstance(read, dict):
+        kind = written["type"]
+        if kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            return _is_same(written[part], all_written, read[part], all_read)
+        return bool(written.get("name") == read.get("name"))
+    return True
+
+
+def _named(node: object) -> str:
+    """Return a member of a union as its author calls it: by its name if it has one."""
+    return str(node["name"]) if isinstance(node, dict) and "name" in node else " ".join(filter(None, (_logical(node), _kind(node))))
 
 
 def _named_alike(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
-    """Return True if a reader's type has the written one's name, also by an alias."""
-    return _short(written["name"]) in {_short(read["name"]), *map(_short, read.get("aliases", []))}
+    """Return True if a reader's type has the written one's name, also by an alias. fastavro leaves namespaces out of account, but for those
+    of aliases."""
+    short = _short(written["name"])
+    return short == _short(read["name"]) or not {written["name"], short}.isdisjoint(read.get("aliases", ()))
 
 
 def _kind(node: object) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import re
+import select
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,9 +21,10 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from penstock.orchestration.board import server as board_server
 from penstock.orchestration.board.difference import Document, difference, patched
 from penstock.orchestration.board.publisher import Publisher
-from penstock.orchestration.board.server import FILES, board_app
+from penstock.orchestration.board.server import FILES, BoardServer, board_app, listening
 from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.cli import app
 from penstock.orchestration.drawing.description import parse
@@ -444,6 +449,36 @@ async def patch_of(stream: AsyncIterator[bytes], wanted: Callable[[Document], bo
 @pytest.fixture
 def client() -> TestClient:
     return TestClient(board_app(Publisher(dict, lambda: 0), TOKEN, ["board.example"]), base_url="http://127.0.0.1:3100")
+
+
+def test_a_request_that_does_not_end_is_cut_off_and_a_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a header every 20 ms held a connection for as long as its sender liked."""
+    monkeypatch.setattr(board_server, "REQUEST_SECONDS", 0.3)
+    publisher, sock = Publisher(lambda: {"n": time.monotonic()}, lambda: 5), listening("127.0.0.1", 0)
+    server = BoardServer(board_app(publisher, TOKEN, []), publisher)
+    serving = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+    serving.start()
+    try:
+        with socket.create_connection(sock.getsockname()) as viewer, socket.create_connection(sock.getsockname()) as slow:
+            for connection in (viewer, slow):
+                connection.settimeout(30)
+            viewer.sendall(f"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")  # in time: answered
+            while not slow.recv(65_536).endswith(b"</html>\n"):
+                pass
+            with contextlib.suppress(ConnectionError):
+                slow.sendall(b"GET / HTTP/1.1\r\n")
+                for _ in range(500):
+                    if select.select([slow], [], [], 0.02)[0]:
+                        break
+                    slow.sendall(b"X-More: 1\r\n")
+                assert slow.recv(1) == b"", "it is closed without an answer"
+            for _ in range(3):
+                assert viewer.recv(65_536), "the stream goes on"
+    finally:
+        server.should_exit = True
+        publisher.stop()
+        serving.join()
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", "Bearer", "Bearer ÿ"])
