@@ -16,12 +16,12 @@ from msgspec import inspect as mi
 
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.serdes.class_defaults import with_class_defaults
-from penstock.runtime.serdes.types_in import CLASSES, types_in
+from penstock.runtime.serdes.sets_in_order import ordered_encoder
+from penstock.runtime.serdes.types_in import CLASSES
 
 _JSON_VALUES = (dict, list, str, int, float, bool, type(None))
 _NUMBERS = (mi.IntType, mi.FloatType, mi.DecimalType)
 _NO_KEYS = (mi.NoneType, mi.BoolType, mi.CollectionType, mi.TupleType, mi.DictType, mi.StructType, mi.DataclassType, mi.TypedDictType)
-_ORDERED = (mi.IntType, mi.FloatType, mi.StrType, mi.BytesType, mi.DecimalType, mi.DateType, mi.UUIDType)
 _UNHASHABLE = (mi.ListType, mi.DictType, mi.SetType, mi.ByteArrayType, mi.TypedDictType)
 
 
@@ -48,7 +48,7 @@ def json_writer(kind: object, read: Callable[[bytes], object]) -> Callable[[obje
     Only data that holds `null` is checked, and none of a type without floats: other data costs one more call.
     """
     info = mi.type_info(kind)
-    encode = with_class_defaults(kind, msgspec.json.Encoder(order="deterministic" if _in_order(info) else None).encode)
+    encode = with_class_defaults(kind, ordered_encoder(info))
     floats, nullable = _floats(info, set())
     if not floats:
         return encode
@@ -66,15 +66,6 @@ def json_writer(kind: object, read: Callable[[bytes], object]) -> Callable[[obje
         return data
 
     return write
-
-
-def _in_order(info: mi.Type) -> bool:
-    """Return whether the sets of a type are written in order, and with them its dicts; without one, each process has its own. msgspec can
-    do it if the items can be compared, and the keys of dicts are text."""
-    inside = list(types_in(info))
-    items = [each.item_type for each in inside if isinstance(each, mi.SetType | mi.FrozenSetType)]
-    keys = [each.key_type for each in inside if isinstance(each, mi.DictType)]
-    return bool(items) and all(isinstance(each, _ORDERED) for each in items) and all(isinstance(each, mi.StrType) for each in keys)
 
 
 def _floats(info: mi.Type, seen: set[object]) -> tuple[bool, bool]:

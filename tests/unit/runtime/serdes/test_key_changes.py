@@ -6,9 +6,9 @@ import base64
 import enum
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import pytest
@@ -200,7 +200,50 @@ def test_a_set_is_written_in_the_same_order_by_every_process() -> None:
     assert len(said) == 1 and "".join(said).startswith('b\'{"a":["a","f","k"],"b":["c",')
 
 
-def test_sets_that_have_no_order_are_written_nevertheless() -> None:
-    for kind, value in ((set[Light], {Light.RED, Light.GREEN}), (dict[int, set[int]], {1: {2, 3}}), (set[int | str], {1, "a"})):
+class Tagged(msgspec.Struct, frozen=True):
+    name: str
+    lights: frozenset[Light] = frozenset()
+
+
+class Pair(NamedTuple):
+    tags: frozenset[Tagged]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    made: ClassVar[int] = 0
+    pair: Pair | None = None
+    by_number: dict[int, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Holder.made += 1
+
+
+UNORDERED: list[tuple[Any, str]] = [
+    (set[Light], "{Light.RED, Light.GREEN}"),
+    (set[int | str], "{1, 2, 'a', 'b', 'c'}"),
+    (dict[int, set[str]], "{2: set('penstock'), 1: set('kafka')}"),
+    (list[frozenset[Tagged]], "[frozenset(Tagged(name, frozenset(Light)) for name in 'penstock')]"),
+    (Holder, "Holder(Pair(frozenset(map(Tagged, 'penstock')), 1), {1: set('kafka')})"),
+]
+"""Types with sets that msgspec cannot order, with a value of each."""
+
+
+def test_sets_that_msgspec_cannot_order_are_written_in_order_too() -> None:
+    program = f"from {__name__} import *; print([serdes.json(kind).serializer('t')(eval(value)) for kind, value in UNORDERED])"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": str(seed)}, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in range(3)
+    }
+    assert len(said) == 1
+    for kind, text in UNORDERED:
+        value = eval(text)  # our own
+        before, made = repr(value), Holder.made
         serde = serdes.json(kind)
-        assert serde.deserializer("t")(serde.serializer("t")(value) or b"") == value
+        written = serde.serializer("t")(value) or b""
+        assert repr(value) == before and Holder.made == made, "the program's value is left as it is, and no code of its class has run"
+        assert serde.deserializer("t")(written) == value
+        assert msgspec.json.decode(written, type=kind) == msgspec.json.decode(msgspec.json.encode(value), type=kind)
