@@ -43,8 +43,9 @@ slow: $(ENV) check
 	$(BIN)/python scripts/slow-tests $(ARGS)
 
 nightly: export EXAMPLES := thorough
-nightly: quick ## what takes too long for `test`, one after the other: fleets, clusters, whole days in Dagster's UI; and all examples of the property tests
+nightly: quick ## what takes too long for `test`: fleets, clusters, Dagster's processes over minutes; all examples of property tests, other inputs for Kafka Streams
 	$(BIN)/python scripts/slow-tests --nightly $(ARGS)
+	PENSTOCK_DIFFERENTIAL_INPUTS=12 $(PYTEST) tests/differential
 
 chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`; three brokers: ARGS=cluster
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -327,7 +327,13 @@ def behind(tmp_path: Path) -> Iterator[tuple[Kafka, Proxy]]:
         yield found
 
 
-@pytest.mark.parametrize(("far", "way"), [("a", "split"), ("b", "cut")], ids=["the leader, silently", "a follower, connections closed"])
+@pytest.mark.parametrize(
+    ("far", "way"),
+    [
+        pytest.param("a", "split", id="the leader, silently"),
+        pytest.param("b", "cut", id="a follower, connections closed", marks=pytest.mark.nightly),
+    ],
+)
 def test_who_is_split_from_the_broker_is_taken_over_from_and_returns(
     behind: tuple[Kafka, Proxy], application_id: str, tmp_path: Path, far: str, way: str
 ) -> None:

@@ -271,6 +271,7 @@ def differing(broker: Kafka, streams: Sequence[Stream]) -> list[str]:
         return [each for stream in streams if stream.error is None for each in differences(stream, stream.made(broker))]
 
 
+@pytest.mark.nightly
 def test_a_stream_on_a_broker_makes_what_history_is_held_against(broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results that are due at the end of a window are looked for at each record, as in the test driver, and not once per second."""
     monkeypatch.setattr(TaskPlan.__init__, "__defaults__", (0,))

@@ -43,7 +43,7 @@ def test_it_continues_when_the_broker_is_back_and_nothing_is_lost(own_broker: Em
             assert streams.failure is None
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.nightly)])
 def test_a_close_while_the_broker_is_frozen_takes_its_time_limit_and_says_what_it_waits_for(
     own_broker: EmbeddedBroker,
     application_id: str,

@@ -84,7 +84,11 @@ def log_of(store: LoggedStore) -> StoreLog:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+ALWAYS = ("key_value", "window")
+OF_KIND = [kind if kind in ALWAYS else pytest.param(kind, marks=pytest.mark.nightly) for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", OF_KIND)
 def test_random_rounds_equal_the_files_by_increments_and_by_full_runs(
     kind: str, spark: SparkSession, logged: MakeStore, tmp_path: Path
 ) -> None:

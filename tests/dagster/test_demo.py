@@ -114,6 +114,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process(home: Path, start: Start) -> Non
     assert_nothing_runs(home)
 
 
+@pytest.mark.nightly
 def test_what_a_killed_demo_left_is_ended_by_the_next_and_two_at_once_are_refused(home: Path, start: Start) -> None:
     demo = start("--flights", str(FLIGHTS))
     wait_until(lambda: "are on topic flights" in printed(home) or demo.poll() is not None, 90, "the data")

@@ -27,6 +27,7 @@ def project(tmp_path: Path, own_broker: EmbeddedBroker, monkeypatch: pytest.Monk
         yield project
 
 
+@pytest.mark.nightly
 def test_pages_show_what_is_so_now_and_say_what_cannot_be_known(project: Project, own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     executable = chromium()
     if executable is None:

@@ -651,6 +651,7 @@ _OF_CONTROL_PLANE: Mapping[str, Sequence[tuple[str, ...]]] = {
 """Commands that fail while an instance runs, by the right that is left out; none stands for the checks. A reset needs the other rights."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("project", ["no rights"], indirect=True)
 def test_the_control_plane_without_a_right_says_which_and_repairs_once_it_is_granted(
     project: Project, monkeypatch: pytest.MonkeyPatch
@@ -781,6 +782,7 @@ def test_spark_without_a_right_says_which_writes_nothing_and_works_once_it_is_gr
 
 
 # py4j: as above
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("project", [TABLE], indirect=True)
 def test_a_store_that_is_restored_from_an_input_needs_rights_on_it_and_on_the_group(

@@ -127,6 +127,7 @@ def three_records(broker: Kafka) -> str:
     return f"{broker.bootstrap_servers} {topic}"
 
 
+@pytest.mark.nightly
 def test_a_cluster_does_the_work_and_continues_when_a_worker_is_killed(
     cluster: SparkCluster, streams_toml: Path, folder: Path, broker: Kafka
 ) -> None:
@@ -238,9 +239,8 @@ def test_an_audit_on_a_cluster_finds_what_one_on_this_machine_finds(cluster: Spa
     assert not list(seeds.glob(".rehearsals/*"))
 
 
-@pytest.mark.parametrize(
-    "end", [pytest.param(signal.SIGINT, id="terminated"), pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["terminated", "killed"])
 def test_nothing_is_left_of_a_run_that_ends_before_its_work(
     cluster: SparkCluster, streams_toml: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
 ) -> None:

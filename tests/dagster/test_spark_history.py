@@ -546,7 +546,7 @@ def test_columns_of_other_names_and_types_are_written_by_the_serdes_of_the_sourc
         for number in range(2):
             found = outputs_of(result, f"0_{number}")["out"]
             assert [(each.key, each.timestamp) for each in found] == [(b"UA", FIRST_MS + n) for n in range(10) if n % 2 == number]
-            assert {each.value for each in found} == {b'{"delay":0.5}'}
+            assert {each.value for each in found} == {b'{"delay":0.5,"carrier":null}'}, "with the default that was not in the column"
 
 
 def test_rows_for_the_tasks_have_no_null_among_their_headers(spark: SparkSession, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tests.differential.java_streams import JavaStreams, Outcome, Output
 
 INPUTS = int(os.environ.get("PENSTOCK_DIFFERENTIAL_INPUTS", "0"))
 """Above 0: as many inputs per family, others in each run. Else a few, the same in each run."""
-_FEW = 12
+_FEW = 4
 _FEWEST_STEPS, _MOST_STEPS = 10, 60
 _APPLICATION = "topology-test"
 _CONFIG = {"application.id": _APPLICATION, "bootstrap.servers": "localhost:9092"}
