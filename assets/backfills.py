@@ -15,7 +15,7 @@ from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.ops import actor_of, explained, failure
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Application, Applications
-from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.instances.operations import Operations, Started
 
 BACKFILL = "backfill"
 JOB = "backfill_and_start"
@@ -148,12 +148,13 @@ def _job(applications: Sequence[Application]) -> dg.JobDefinition:
     def start_with_seed(context: dg.OpExecutionContext, config: StartConfig, penstock: PenstockResource, seed: str) -> None:
         operations, actor = penstock.operations, actor_of(context)
         names = operations.instances(known[config.application])
+
+        def told(started: Started) -> None:
+            context.log.info(f"{started.instance.name} is {started.instance.state}")
+
         with explained():
             context.log.info(operations.seed(names[0], seed, actor=actor))
-            operations.want_started(names, actor=actor)
-            for name in names:
-                started = operations.start(name, actor=actor, progress=context.log.info)
-                context.log.info(f"{name} is {started.instance.state}")
+            operations.start_all(names, actor=actor, running=told, progress=context.log.info)
 
     def mapped(asked: Mapping[str, object]) -> Mapping[str, object]:
         return {"ops": {name: {"config": dict(asked)} for name in ("make_seed", "start_with_seed")}}

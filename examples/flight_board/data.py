@@ -55,7 +55,12 @@ TOPICS = {
 }
 """Every topic that must exist, with its settings."""
 _SECONDS = 30.0
-_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+_NO_LEADER_YET = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+)
 
 OnRecords = Callable[[int], None]
 """Called with the number of further records that are on the topics."""

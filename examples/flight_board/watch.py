@@ -23,6 +23,7 @@ from penstock.orchestration.database.models import Alert, AlertState, AuditEntry
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import Feed
+from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State, TaskState
 
@@ -69,8 +70,7 @@ def watch(operations: Operations, application: Application, flights: int, on_pro
     complete_at: datetime | None = None
     with operations.feed(application) as feed, _committed(application) as committed:
         while True:
-            feed.step(_POLL_SECONDS)
-            yield from trail.news(operations)
+            yield from _news(feed, trail, operations)
             at = time.monotonic()
             if progress.update(committed(), at - looked, _paused(operations, application)):
                 moved_at = at
@@ -94,8 +94,7 @@ def watch_recovery(operations: Operations, application: Application, lose: Calla
     lose()
     with operations.feed(application) as feed:
         while not _recovered(operations, application):
-            feed.step(_POLL_SECONDS)
-            yield from trail.news(operations)
+            yield from _news(feed, trail, operations)
             if time.monotonic() - trail.last_at > STUCK_SECONDS:
                 raise StuckError(f"no global table of {application.id} has recovered after {STUCK_SECONDS:.0f} s; see its log")
             time.sleep(_POLL_SECONDS)
@@ -126,6 +125,15 @@ class Trail:
         if lines:
             self.last_at = time.monotonic()
         return [f"[dim]{at.astimezone():%H:%M:%S}[/dim]  {line}" for at, line in sorted(lines, key=lambda pair: pair[0])]
+
+
+def _news(feed: Feed, trail: Trail, operations: Operations) -> list[str]:
+    """Return the lines of what has happened. A broker that does not answer, as on a laptop with other work, is asked again."""
+    try:
+        feed.step(_POLL_SECONDS)
+    except BrokerUnavailableError as error:
+        return [f"[yellow]{_escaped(str(error))}[/yellow]; asking again"]
+    return trail.news(operations)
 
 
 def entry_line(entry: AuditEntry) -> str:

@@ -33,7 +33,7 @@ from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployme
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.draining import drain as drain_through_kafka
 from penstock.orchestration.instances.launcher import Launcher
-from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.instances.operations import Operations, Started
 from penstock.orchestration.kafka.observer import Observer
 from penstock.orchestration.kafka.task_commands import TaskCommands
 from penstock.orchestration.rehearsals.demand import demand
@@ -73,24 +73,15 @@ def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset =
             _seed(operations, names, seed, reset_offsets)
         for application in dict.fromkeys(operations.owner(name).id for name in names):
             # one by one: if the next cannot start, instances of this one would be said to be starting, and nothing would start them
-            _start(operations, [name for name in names if operations.owner(name).id == application])
+            own = [name for name in names if operations.owner(name).id == application]
+            with err.status(f"Starting {', '.join(own)} …"):
+                operations.start_all(own, actor=audit.this_user(), running=_running, progress=hint)
 
 
-def _start(operations: Operations, names: Sequence[str]) -> None:
-    """Start instances of one application."""
-    operations.want_started(names, actor=audit.this_user())
-    left = list(names)
-    try:
-        while left:
-            name = left[0]
-            with err.status(f"Starting {name} …"):
-                started = operations.start(name, actor=audit.this_user(), progress=hint)
-            del left[0]
-            how = "started" if started.started else "ran already"
-            out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
-    finally:
-        for name in left:
-            operations.mark_not_starting(name)
+def _running(started: Started) -> None:
+    name, state = started.instance.name, started.instance.state
+    how = "started" if started.started else "ran already"
+    out.print(f"{name} is [bold]{state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
 
 
 def _seed(operations: Operations, names: Sequence[str], seed: str, reset: bool) -> None:

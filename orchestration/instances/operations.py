@@ -83,24 +83,42 @@ class Operations:
         Raises WrongDeclarationError, BrokerUnavailableError (nothing was started), LaunchError with the last line of its log.
         """
         application = self.owner(name)
-        with self.feed(application) as feed:
-            self._want_started(feed, application, name, actor)
-            process, started = self.launcher.start(application, name)
-            progress(f"process {process.pid} {'started' if started else 'runs already'}; its log: {self.paths.log_path(name)}")
-            if started:
-                self._audit(application, name, actor, "instance started", {"pid": process.pid})
-            else:
-                self.mark_not_starting(name)
-            self._wait_until_running(feed, name, process, timeout_s, progress)
-        return Started(process, started, *self.rows(name))
-
-    def want_started(self, names: Iterable[str], *, actor: str) -> None:
-        """Mark instances as wanted before `start` starts them one by one, so that the first ones do not take the tasks of the others.
-        Raises WrongDeclarationError, BrokerUnavailableError."""
-        for name in names:
-            application = self.owner(name)
+        try:
             with self.feed(application) as feed:
                 self._want_started(feed, application, name, actor)
+                process, started = self.launcher.start(application, name)
+                progress(f"process {process.pid} {'started' if started else 'runs already'}; its log: {self.paths.log_path(name)}")
+                if started:
+                    self._audit(application, name, actor, "instance started", {"pid": process.pid})
+                else:
+                    self._mark_not_starting(name)
+                self._wait_until_running(feed, name, process, timeout_s, progress)
+        except BaseException:
+            self._mark_not_starting(name)
+            raise
+        return Started(process, started, *self.rows(name))
+
+    def start_all(
+        self, names: Iterable[str], *, actor: str, running: Callable[[Started], None], progress: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Start instances one by one as `start` does, and call `running` for each once it is RUNNING. All are marked as wanted before the
+        first one starts, so that it does not take the tasks of the others.
+
+        Raises what `start` raises. The instances that are not started then do not count as starting: nobody starts them.
+        """
+        left = list(names)
+        try:
+            for name in left:
+                application = self.owner(name)
+                with self.feed(application) as feed:
+                    self._want_started(feed, application, name, actor)
+            while left:
+                started = self.start(left[0], actor=actor, progress=progress)
+                del left[0]
+                running(started)
+        finally:
+            for name in left:
+                self._mark_not_starting(name)
 
     def _want_started(self, feed: Feed, application: Application, name: str, actor: str) -> None:
         feed.step()  # fails if no broker answers, before anything is recorded
@@ -123,7 +141,7 @@ class Operations:
         """Mark the instance as unwanted and close it. Return False if it did not run. Raises WrongDeclarationError, LaunchError."""
         application = self.applications.of_instance(name) if self.launcher.last(name) is not None else self.owner(name)
         self._want(application, name, False, actor)
-        self.mark_not_starting(name)
+        self._mark_not_starting(name)
         ran = self._stop_process(application, name, actor, timeout_s, kill)
         try:
             with self.feed(application) as feed:
@@ -290,7 +308,7 @@ class Operations:
         with self.control_plane.writing() as session:
             supervision.request_start(writer.instance_row(session, application.id, name), self.launcher.last(name), audit.now())
 
-    def mark_not_starting(self, name: str) -> None:
+    def _mark_not_starting(self, name: str) -> None:
         """Record that nobody starts the instance, for one that was marked as starting: a reset may begin, and a death counts."""
         application = self.applications.of_instance(name)
         with self.control_plane.writing() as session:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -22,11 +21,13 @@ from penstock.assets.instances import global_stores_metadata
 from penstock.orchestration.cli import app
 from penstock.orchestration.commands.common import CompactRows, out
 from penstock.orchestration.database.models import Instance
+from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.instances.operations import Operations, Started
 from penstock.orchestration.kafka import observer
 from penstock.orchestration.kafka.observer import Condition, CoordinationLog, Observer, Picture, UnreadPartitions, unread_partitions
+from penstock.orchestration.projection.feed import Feed
 from penstock.runtime.coordination.records import (
     Desired,
     GlobalStoreReport,
@@ -327,20 +328,21 @@ def test_an_error_is_one_short_line_whatever_it_quotes(monkeypatch: pytest.Monke
 def test_no_instance_is_said_to_be_starting_while_another_application_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
-    def want(self: Operations, names: Sequence[str], *, actor: str) -> None:
-        done.append(f"want {', '.join(names)}")
-        if "b-1" in names:
+    def want(self: Operations, feed: Feed, application: Application, name: str, actor: str) -> None:
+        done.append(f"want {name}")
+        if application.id == "b":
             raise BrokerUnavailableError("b: no broker answers at b:1")
 
     def start(self: Operations, name: str, **_: object) -> Started:
         done.append(f"start {name}")
         return Started(Process(instance=name, pid=1, created=1.0), True, Instance(name=name, state="RUNNING"), ())
 
-    monkeypatch.setattr(Operations, "want_started", want)
+    monkeypatch.setattr(Operations, "_want_started", want)
     monkeypatch.setattr(Operations, "start", start)
+    monkeypatch.setattr(Operations, "_mark_not_starting", lambda self, name: done.append(f"not {name}"))
     found = CliRunner().invoke(app, ["start", "a-1", "b", "a-2"])
     assert found.exit_code == 1 and "b: no broker answers" in found.output
-    assert done == ["want a-1, a-2", "start a-1", "start a-2", "want b-1, b-2"]
+    assert done == ["want a-1", "want a-2", "start a-1", "start a-2", "want b-1", "not b-1", "not b-2"]
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
