@@ -122,12 +122,13 @@ def get(streams: KafkaStreams, path: str) -> tuple[int, dict[str, object]]:
 
 
 def value(streams: KafkaStreams, key: str, more: str = "") -> object:
-    """Return a count from an instance; None if it has none, or redirects to an instance that has just gone."""
+    """Return a count from an instance; None if it has none, or redirects to an instance that has just gone, or, while a task moves, to one
+    that redirects back (307: urllib gives up)."""
     try:
         status, body = get(streams, f"/stores/counts/get?key={key}{more}")
     except URLError:
         return None
-    assert status in (200, 503), body
+    assert status in (200, 307, 503), body
     return body["value"] if status == 200 else None
 
 
