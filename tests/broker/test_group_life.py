@@ -390,6 +390,7 @@ def test_the_coordination_topic_is_deleted_and_recreated(running: Fleet) -> None
 # -- many ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_six_instances_of_which_two_die_one_leaves_and_two_come(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     with fleet(broker, application_id, tmp_path, partitions=12) as found:
         for name in "abcdef":

@@ -82,8 +82,15 @@ def application(broker: Kafka, topic: Topic, application_id: str, tmp_path: Path
     running.kill_all()
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-@pytest.mark.parametrize("bad", ["large", "late"])
+@pytest.mark.parametrize(
+    ("bad", "guarantee"),
+    [
+        ("late", "exactly_once_v2"),
+        ("large", "at_least_once"),
+        pytest.param("large", "exactly_once_v2", marks=pytest.mark.nightly),
+        pytest.param("late", "at_least_once", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_search_that_is_killed_at_each_of_its_steps_leaves_out_that_record_alone(
     broker: Kafka, application_id: str, tmp_path: Path, application: Application, guarantee: str, bad: str
 ) -> None:

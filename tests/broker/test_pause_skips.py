@@ -65,8 +65,15 @@ def rows(partition: int) -> list[tuple[str, bytes | str]]:
     return found
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "guarantee"),
+    [
+        (1, "at_least_once"),
+        (2, "exactly_once_v2"),
+        pytest.param(1, "exactly_once_v2", marks=pytest.mark.nightly),
+        pytest.param(2, "at_least_once", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_records_between_those_that_are_skipped_are_all_processed(
     broker: Kafka,
     topic: Topic,

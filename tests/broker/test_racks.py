@@ -231,6 +231,7 @@ def test_a_rack_goes_away_and_returns(app: Application, cluster: EmbeddedCluster
     wait_until(lambda: set(back.fetched_from(app.source).values()) == {1}, 60, "the input from rack-1 again")
 
 
+@pytest.mark.nightly
 def test_a_broker_freezes_that_an_instance_of_its_rack_reads_from(app: Application, cluster: EmbeddedCluster) -> None:
     """It leads no partition of the input, so the brokers change nothing: the instance's requests to it have to time out."""
     app.source = placed(app.broker, "in", [[2, 1, 3], [3, 1, 2]])
@@ -265,6 +266,7 @@ def test_a_broker_that_is_away_keeps_its_rack(app: Application, cluster: Embedde
         away.start()
 
 
+@pytest.mark.nightly
 def test_the_members_of_a_group_are_known_while_the_broker_that_coordinates_it_is_frozen(cluster: EmbeddedCluster) -> None:
     """A client goes on waiting for it: another one has to ask for the broker that has replaced it."""
     broker, group = Kafka(cluster.bootstrap_servers), unique("group")

@@ -313,7 +313,7 @@ def test_retry_continues_until_the_topic_exists(
     assert [record.key for record in broker.consume(late)] == [b"b"]
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.nightly)])
 def test_an_output_topic_that_is_deleted_while_it_runs_ends_the_client_and_is_named(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str
 ) -> None:

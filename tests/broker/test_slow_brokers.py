@@ -139,6 +139,7 @@ def test_an_application_that_writes_much_more_than_its_quota_allows_goes_on_at_t
     assert set(found.values()) == {BACKLOG // 1000} and len(found) == 1000
 
 
+@pytest.mark.nightly
 def test_an_application_that_reads_more_than_its_quota_allows_says_so(
     broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_an_application_that_reads_more_than_its_quota_allows_says_so(
         wait_until(lambda: len(broker.consume(output)) == 2_000, 120, "all outputs")
 
 
+@pytest.mark.nightly
 def test_heartbeats_that_a_quota_holds_up_announce_it_before(broker: Kafka) -> None:
     """Another client of the same name has used the quota up: the broker reads no heartbeat for some ten seconds."""
     name, topic, other = (

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.flight_board import data, topology, truth
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from tests.support import ROOT, Kafka, wait_until
@@ -38,6 +40,7 @@ def run(config: Path) -> subprocess.Popen[bytes]:
         )
 
 
+@pytest.mark.nightly
 def test_killed_in_the_middle_of_the_replay_the_truth_is_unchanged(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     broker = Kafka(own_broker.bootstrap_servers)
     data.load(broker.bootstrap_servers, FLIGHTS)

@@ -65,7 +65,7 @@ def _beyond(before: int, broker: Kafka, application_id: str, source: str) -> boo
     return committed(broker, application_id, source) > before
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("caching", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_killed_again_and_again_the_counts_are_right(
     broker: Kafka, topic: Topic, application_id: str, tmp_path: Path, caching: bool
 ) -> None:

@@ -84,8 +84,7 @@ def log_of(store: LoggedStore) -> StoreLog:
     )
 
 
-ALWAYS = ("key_value", "window")
-OF_KIND = [kind if kind in ALWAYS else pytest.param(kind, marks=pytest.mark.nightly) for kind in KINDS]
+OF_KIND = [kind if kind == "key_value" else pytest.param(kind, marks=pytest.mark.nightly) for kind in KINDS]
 
 
 @pytest.mark.parametrize("kind", OF_KIND)

@@ -167,6 +167,7 @@ def test_dagster_merges_the_users_assets_and_sensors_with_penstocks(python: Path
         live.stop()
 
 
+@pytest.mark.nightly
 def test_a_project_of_dg_declares_the_applications_by_a_component(python: Path, tmp_path: Path) -> None:
     for name, text in DG_PROJECT.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -86,6 +86,7 @@ def readings_of_all_rooms(kafka: Kafka) -> int:
     return sum(room["readings"] for room in latest.values())
 
 
+@pytest.mark.nightly
 def test_plain_dagster_dev_at_the_top_of_the_repository_needs_no_dagster_home(tmp_path: Path) -> None:
     """It loads everything and starts an instance, and its runs are kept in `.penstock`, though it speaks of a temporary directory."""
     clone = tmp_path / "clone"

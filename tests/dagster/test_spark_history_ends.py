@@ -144,7 +144,7 @@ def test_an_unfinished_run_begins_again_if_a_file_was_written_again_in_place(
     assert [(stage.reused, stage.records) for stage in run().stages] == [(False, 20), (False, 20)]
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
+@pytest.mark.parametrize("kind", ["delta", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_rows_that_come_into_a_table_during_a_run_belong_to_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -174,7 +174,7 @@ def test_what_cannot_be_made_says_what_would_be_right_and_leaves_the_table(spark
         make(nowhere, spark, nothing)
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", [pytest.param("parquet", marks=pytest.mark.nightly), "delta"])
 def test_days_are_overwritten_one_by_one_and_those_that_the_store_forgets_stay(spark: SparkSession, tasks: Tasks, form: str) -> None:
     def asked(version: str, first: str, last: str) -> TableRequest:
         return request(tasks, version, "hourly-delay", form, key_column="origin", first_day=first, last_day=last)
