@@ -88,7 +88,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
         broker.stop()
 
 
-@pytest.fixture(params=["password", *(pytest.param(login, marks=pytest.mark.nightly) for login in ("token", "certificate")), LEAST])
+@pytest.fixture(params=["password", "token", pytest.param("certificate", marks=pytest.mark.nightly), LEAST])
 def project(tmp_path: Path, secured: SecuredBroker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """As the fixture of all tests here, with a login: as a super user, or as the user that a variable names, with the least rights. The
     password is in the environment alone."""
