@@ -170,7 +170,8 @@ def _check_known(application: Application, instance: str) -> None:
 
 
 def restart(instances: Instances = None) -> None:
-    """Close instances cleanly and start them with the current code and configuration. Their tasks stay reserved for them meanwhile.
+    """Close instances cleanly and start them with the current code and configuration. Their tasks stay reserved for them meanwhile. Of an
+    application, or of all, those that were stopped stay stopped; one that is named is started.
 
     Each is checked first: an instance that would not start is refused, with all errors, and is not closed. `penstock deploy` checks all
     instances at once and hands their tasks over first, so that no task waits for a restart.
@@ -179,12 +180,19 @@ def restart(instances: Instances = None) -> None:
         names = operations.applications.expanded(instances or operations.applications.instances)
         for name in names:  # before anything is done
             operations.owner(name)
-        for name in names:
+        stopped = [name for name in names if name not in (instances or ()) and _is_stopped(operations, name)]
+        for name in stopped:
+            say(f"{name} is stopped, and stays so: penstock start {name}")
+        for name in [name for name in names if name not in stopped]:
             with err.status(f"Restarting {name} …"):
                 run = RestartInstance(operations, name, Request(requested_by=audit.this_user())).run()
             if run.state != RunBookState.DONE.value:
                 fail(str(run.reason))
             say(str(run.reason))
+
+
+def _is_stopped(operations: Operations, name: str) -> bool:
+    return not operations.rows(name)[0].wanted and operations.launcher.running(name) is None
 
 
 def pause(application: ApplicationName, task: TaskName, bootstrap_servers: Servers = None) -> None:

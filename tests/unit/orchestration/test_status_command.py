@@ -20,14 +20,16 @@ from typer.testing import CliRunner
 from penstock.assets.instances import global_stores_metadata
 from penstock.orchestration.cli import app
 from penstock.orchestration.commands.common import CompactRows, out
-from penstock.orchestration.database.models import Instance
+from penstock.orchestration.database.models import Instance, RunBookRun, RunBookState
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.instances.operations import Operations, Started
 from penstock.orchestration.kafka import observer
 from penstock.orchestration.kafka.observer import Condition, CoordinationLog, Observer, Picture, UnreadPartitions, unread_partitions
+from penstock.orchestration.projection import writer
 from penstock.orchestration.projection.feed import Feed
+from penstock.orchestration.run_books.restart_instance import RestartInstance
 from penstock.runtime.coordination.records import (
     Desired,
     GlobalStoreReport,
@@ -343,6 +345,37 @@ def test_no_instance_is_said_to_be_starting_while_another_application_cannot(mon
     found = CliRunner().invoke(app, ["start", "a-1", "b", "a-2"])
     assert found.exit_code == 1 and "b: no broker answers" in found.output
     assert done == ["want a-1", "want a-2", "start a-1", "start a-2", "want b-1", "not b-1", "not b-2"]
+
+
+@pytest.mark.usefixtures("two_applications")
+@pytest.mark.parametrize(
+    ("names", "restarted", "stopped"),
+    [
+        ([], ["a-2", "b-1"], ["a-1", "b-2"]),
+        (["a"], ["a-2"], ["a-1"]),
+        (["a-1", "a-2"], ["a-1", "a-2"], []),
+        (["a-1", "a"], ["a-1", "a-2"], []),
+    ],
+)
+def test_a_restart_leaves_what_was_stopped_alone_unless_it_is_named(
+    names: list[str], restarted: list[str], stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def run(self: RestartInstance) -> RunBookRun:
+        done.append(self._instance)
+        return RunBookRun(state=RunBookState.DONE.value, reason=f"{self._instance} runs")
+
+    monkeypatch.setattr(RestartInstance, "run", run)
+    with Operations.find().control_plane.writing() as session:
+        for application, name in (("a", "a-2"), ("b", "b-1")):
+            writer.instance_row(session, application, name).wanted = True
+    found = CliRunner().invoke(app, ["restart", *names])
+    assert found.exit_code == 0, found.output
+    assert done == restarted
+    assert [
+        name for name in ("a-1", "a-2", "b-1", "b-2") if f"{name} is stopped, and stays so: penstock start {name}" in found.output
+    ] == stopped
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
