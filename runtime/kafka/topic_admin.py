@@ -179,12 +179,21 @@ class TopicAdmin:
         return frozenset(self._cluster("list topics").topics)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
-        """Describe topics; those that do not exist are left out. Raises BrokerUnavailableError, StreamsError."""
-        found = self._described(topics)
-        configs = self._configs(found)
-        return {
-            name: TopicDescription(name, len(each.partitions), str(each.topic_id), configs.get(name, {})) for name, each in found.items()
-        }
+        """Describe topics; those that do not exist are left out. The requests for a new topic and for its configuration may go to two
+        brokers, of which one does not know it yet: it is asked for again. Raises BrokerUnavailableError, StreamsError."""
+        begun = time.monotonic()
+        while True:
+            found = self._described(topics)
+            configs = self._configs(found)
+            late = sorted(found.keys() - configs.keys())
+            if not late:
+                return {
+                    name: TopicDescription(name, len(each.partitions), str(each.topic_id), configs[name]) for name, each in found.items()
+                }
+            waited = time.monotonic() - begun
+            if waited > ANSWER_SECONDS or self.give_up():
+                raise self._unanswered(f"configuration of topic {late[0]}, which one broker knows and another does not", waited)
+            time.sleep(_LOADING_SECONDS)
 
     def _described(self, topics: Iterable[str]) -> dict[str, BrokersTopic]:
         names = sorted(set(topics))

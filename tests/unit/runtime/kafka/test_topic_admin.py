@@ -10,12 +10,13 @@ from threading import Thread
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin._config import ConfigResource
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka import topic_admin as topics
-from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import TopicPartition
 from tests.support import wait_until
@@ -65,6 +66,46 @@ def test_a_request_to_a_loading_coordinator_is_repeated(asked: Callable[..., Top
 def test_another_error_of_a_coordinator_is_raised_at_once(asked: Callable[..., TopicAdmin]) -> None:
     with pytest.raises(StreamsError, match="GROUP_AUTHORIZATION_FAILED"):
         asked(KafkaError.GROUP_AUTHORIZATION_FAILED).committed_offsets("app")
+
+
+class LateBroker:
+    """An admin client that describes a new topic, and finds it unknown this many times when it asks for its configuration. Then the topic
+    has one, or has been deleted."""
+
+    def __init__(self, late: int, *, deleted: bool = False) -> None:
+        self.late, self.deleted = late, deleted
+
+    def describe_topics(self, names: TopicCollection, **_: object) -> dict[str, Future[object]]:
+        there = self.late or not self.deleted
+        return {"new": self._answer(SimpleNamespace(partitions=[0, 1], topic_id="id") if there else None)}
+
+    def describe_configs(self, resources: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[object]]:
+        known, self.late = self.late == 0, max(0, self.late - 1)
+        return {resources[0]: self._answer({"cleanup.policy": SimpleNamespace(value="compact")} if known else None)}
+
+    @staticmethod
+    def _answer(found: object) -> Future[object]:
+        answer: Future[object] = Future()
+        if found is None:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        else:
+            answer.set_result(found)
+        return answer
+
+
+def test_a_new_topic_that_one_of_two_brokers_does_not_know_yet_is_asked_for_again(
+    asked: Callable[..., TopicAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configuration was taken for an empty one, and a start that found the coordination topic so was refused."""
+    admin = asked()
+    monkeypatch.setattr(admin, "_client", LateBroker(3))
+    assert admin.describe(["new"]) == {"new": TopicDescription("new", 2, "id", {"cleanup.policy": "compact"})}
+    monkeypatch.setattr(admin, "_client", LateBroker(1, deleted=True))
+    assert admin.describe(["new"]) == {}
+    monkeypatch.setattr(topics, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(admin, "_client", LateBroker(1_000_000))
+    with pytest.raises(BrokerUnavailableError, match="configuration of topic new, which one broker knows and another does not"):
+        admin.describe(["new"])
 
 
 class Leaders:
