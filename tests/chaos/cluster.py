@@ -174,7 +174,9 @@ class _Scene:
         wait_until(self._is_whole, WHOLE_SECONDS, "a whole cluster")
         self.fleet.settle()
         since = time.monotonic()
-        wait_until(lambda: all(times and times[-1] > since for times in self.watch.times), CATCH_UP_SECONDS, "new outputs of all partitions")
+        wait_until(
+            lambda: all(times and times[-1] > since for times in self.watch.times), CATCH_UP_SECONDS, "new outputs of all partitions"
+        )
 
     def _is_whole(self) -> bool:
         try:
