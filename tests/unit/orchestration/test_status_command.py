@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import dagster as dg
@@ -367,7 +368,8 @@ def test_a_restart_leaves_what_was_stopped_alone_unless_it_is_named(
         return RunBookRun(state=RunBookState.DONE.value, reason=f"{self._instance} runs")
 
     monkeypatch.setattr(RestartInstance, "run", run)
-    with Operations.find().control_plane.writing() as session:
+    operations = Operations.find()
+    with closing(operations.control_plane), operations.control_plane.writing() as session:
         for application, name in (("a", "a-2"), ("b", "b-1")):
             writer.instance_row(session, application, name).wanted = True
     found = CliRunner().invoke(app, ["restart", *names])
