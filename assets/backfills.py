@@ -149,12 +149,12 @@ def _job(applications: Sequence[Application]) -> dg.JobDefinition:
         operations, actor = penstock.operations, actor_of(context)
         names = operations.instances(known[config.application])
 
-        def told(started: Started) -> None:
+        def running(started: Started) -> None:
             context.log.info(f"{started.instance.name} is {started.instance.state}")
 
         with explained():
             context.log.info(operations.seed(names[0], seed, actor=actor))
-            operations.start_all(names, actor=actor, running=told, progress=context.log.info)
+            operations.start_all(names, actor=actor, running=running, progress=context.log.info)
 
     def mapped(asked: Mapping[str, object]) -> Mapping[str, object]:
         return {"ops": {name: {"config": dict(asked)} for name in ("make_seed", "start_with_seed")}}

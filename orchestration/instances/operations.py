@@ -113,9 +113,7 @@ class Operations:
                 with self.feed(application) as feed:
                     self._want_started(feed, application, name, actor)
             while left:
-                started = self.start(left[0], actor=actor, progress=progress)
-                del left[0]
-                running(started)
+                running(self.start(left.pop(0), actor=actor, progress=progress))
         finally:
             for name in left:
                 self._mark_not_starting(name)

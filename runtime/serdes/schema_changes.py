@@ -270,7 +270,7 @@ def _records(
                 yield from _changes(here, found["type"], all_written, field["type"], all_read, seen | {pair})
             case [_, *_] as several:
                 names = " and ".join(each["name"] for each in several)
-                yield f"field {here} would be read from {names}, by its name and its aliases: which of them it is cannot be told"
+                yield f"field {here} would be read from {names}, by its name and its aliases: only one of them can be read"
             case _ if "default" not in field:
                 yield f"field {here} is new and has no default: values that were written without it cannot be read"
 

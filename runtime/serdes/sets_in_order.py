@@ -34,7 +34,7 @@ def ordered_encoder(info: mi.Type) -> Callable[[object], bytes]:
 
 
 def _ordered(value: object, encode: Callable[[object], bytes]) -> object:
-    """Return a value with lists in place of its sets; itself if it has none. Classes are copied, not made anew: no code of theirs runs."""
+    """Return a value with lists in place of its sets. Instances of classes are copied, without `__init__` and `__post_init__`."""
     if isinstance(value, set | frozenset):
         return sorted((_ordered(each, encode) for each in value), key=encode)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Distribution of the slow tests over three processes (scripts/slow-tests).
 
-Three on two cores: most of their time is waiting. Tests of one file stay together, in their order: they share fixtures. The files of a
+Three on two cores: much of their time is waiting. Tests of one file stay together, in their order: they share fixtures. The files of a
 unit in `UNITS` run one after the other, so no two of them need their gigabyte at the same time, and one session of Spark serves many; so do
 those of `tests/differential`, which share one JVM. The units in `LONG` come first, the others by number of tests: a process that becomes
 free takes the next, so all end at about the same time.
@@ -43,7 +43,6 @@ LONG = (
     "tests/broker/test_group_life.py",
     "tests/dagster/test_reset.py",
     "tests/dagster/test_deploy.py",
-    "tests/broker/test_history_families.py",
     "tests/broker/test_evolving_types.py",
     "tests/chaos/test_broker_away.py",
     "tests/chaos/test_fleet.py",
